@@ -1,0 +1,53 @@
+# `make` lists what there is. `make demo` and `make test` set up all that they need, and are quick the second time.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format tensorboard notebooks clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Two processes are the fastest on two cores; more than four only fill the memory.
+WORKERS ?= -n logical --maxprocesses 4 --dist loadfile
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## make .venv and install the tested set of packages
+
+# torch comes first and by its exact version: that takes the build (CPU or CUDA) that this machine's package index offers.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "distmatch needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(shell grep '^torch==' constraints.txt)
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)  ## train the tiny model with DMPO on four NP-hard problems: some minutes on two cores
+	$(BIN)/python train.py algo=dmpo
+
+test: $(INSTALLED)  ## the tests, within five minutes
+	$(PYTEST) $(WORKERS)
+
+test-all: $(INSTALLED)  ## the slow tests too (those that need vLLM or pretrained weights: CONTRIBUTING.md)
+	$(PYTEST) $(WORKERS) -m "not vllm and not pretrained"
+
+lint: $(INSTALLED)  ## style, types in signatures, docstrings, complexity
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(INSTALLED)  ## put right what can be put right by itself
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+tensorboard: $(INSTALLED)  ## look at all runs in the browser
+	$(BIN)/tensorboard --logdir logs/train
+
+# The results go to a scratch folder: the notebooks in the repository stay free of outputs.
+notebooks: $(INSTALLED)  ## run every notebook from top to bottom
+	$(BIN)/python -m nbconvert --execute --to notebook --output-dir $(VENV)/notebooks notebooks/*.ipynb
+
+clean:  ## remove .venv and caches; logs/ stays
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,341 @@
+"""PolicyModule: a language model, a loss plug-in and an optimizer under Lightning's automatic optimization.
+
+The loss sees a whole batch of whole groups; memory is handled here, below it. Rows run through the model in chunks, each
+under non-reentrant activation checkpointing, so the gradient is exactly that of the whole batch at the memory of one chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import get_scheduler
+
+from distmatch.batch import PolicyOutput, RolloutBatch, Totals
+from distmatch.losses.base import Loss, check_needs
+from distmatch.metrics.benchmark import BenchmarkMetrics
+from distmatch.modules.language_model import LanguageModel, Reference
+from distmatch.ops import flat_groups, masked_mean, where_mask
+from distmatch.sampling.base import SamplingParams
+
+
+class NonFiniteError(RuntimeError):
+    """A loss, gradient, weight or log-probability is nan or infinite; nothing was updated with it."""
+
+
+class PolicyModule(LightningModule):
+    """Wraps any `Loss` around a policy.
+
+    Args:
+        policy: The model to train.
+        loss: The objective.
+        sampling: How completions are drawn; the same object scores them.
+        lr: Learning rate of the policy.
+        betas: Adam's moment rates.
+        weight_decay: Decoupled weight decay.
+        scheduler: Name of a transformers schedule over optimizer steps: `constant_with_warmup`, `cosine`, `linear`, ...
+        warmup_steps: Optimizer steps of linear warm-up.
+        micro_batch_tokens: Most padded tokens (prompt plus completion) of one chunk. Lower it when memory runs out: the
+            update stays the same, only slower.
+        reference: What the loss's reference is: `initial_policy` (these weights as they are now) or `base` (the model
+            without its LoRA adapter).
+        log_entropy: Log the policy's entropy even if the loss does not need it; costs time with large vocabularies.
+        metrics: Held-out metrics, updated by `validation_step`.
+        dump_folder: Where a batch that led to nan is kept as evidence.
+
+    Raises:
+        ValueError: `reference=base` without an adapter, a loss with unknown needs, or nothing to train.
+    """
+
+    def __init__(
+        self,
+        policy: LanguageModel,
+        loss: Loss,
+        sampling: SamplingParams,
+        lr: float = 1e-6,
+        betas: Sequence[float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        scheduler: str = "constant_with_warmup",
+        warmup_steps: int = 0,
+        micro_batch_tokens: int = 16384,
+        reference: Reference = "initial_policy",
+        log_entropy: bool = True,
+        metrics: BenchmarkMetrics | None = None,
+        dump_folder: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.loss = loss
+        self.val_metrics = metrics
+        self.sampling = sampling
+        self.updates_per_rollout = 1
+        self._optim = (lr, tuple(betas), weight_decay, scheduler, warmup_steps)
+        self._micro_batch_tokens = micro_batch_tokens
+        self._dump_folder = dump_folder
+        self._log_entropy = log_entropy
+        if not policy.trainable():
+            raise ValueError("no parameter of the model requires a gradient: there is nothing to train")
+        self._reference = self._make_reference(reference)
+
+    # ---- scoring ----------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: RolloutBatch) -> PolicyOutput:
+        """Score a whole batch in chunks, with exact gradients for whatever the loss requires."""
+        needs = self.loss.requires
+        return self._score(
+            self.policy,
+            batch,
+            entropy="entropy" in needs or self._log_entropy,
+            detach_entropy="entropy" not in needs,
+            prompt_hidden="prompt_hidden" in needs,
+            value_head=self.loss.value_head if "values" in needs else None,
+        )
+
+    def _score(self, model: LanguageModel, batch: RolloutBatch, **wants: Any) -> PolicyOutput:
+        inputs = (batch.prompt_ids, batch.prompt_mask, batch.completion_ids, batch.completion_mask)
+        width = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
+        chunks = self._count_chunks(batch.rows, width)
+        parts = []
+        for rows in torch.arange(batch.rows, device=inputs[0].device).chunk(chunks):
+            piece = _trim(tuple(x[rows] for x in inputs))
+            length = batch.completion_ids.shape[1]
+            parts.append(_score_chunk(model, piece, length, self.sampling.temperature, wants, recompute=chunks > 1))
+        merged = [None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)]
+        return PolicyOutput(*merged)
+
+    def _count_chunks(self, rows: int, width: int) -> int:
+        """The same number on every rank, since a sharded model's forward is a collective."""
+        per_chunk = max(1, self._micro_batch_tokens // max(1, width))
+        chunks = math.ceil(rows / per_chunk)
+        if self._world() > 1:
+            chunks = int(self.trainer.strategy.reduce(torch.tensor(float(chunks), device=self.device), reduce_op="max"))
+        return min(chunks, rows)
+
+    @torch.no_grad()
+    def annotate(self, batch: RolloutBatch) -> RolloutBatch:
+        """Fill in what the loss needs from the moment of sampling, and nothing else."""
+        needs, found = self.loss.requires, {}
+        # With one update per rollout the policy's own log-probabilities are the old ones: no second pass.
+        wants_old = "old_logprobs" in needs and self.updates_per_rollout > 1
+        wants_values = "values" in needs
+        if wants_old or wants_values:
+            head = self.loss.value_head if wants_values else None
+            now = self._score(self.policy, batch, value_head=head)
+            found |= {"old_logprobs": now.logprobs, "old_values": now.values}
+        if {"ref_logprobs", "ref_prompt_hidden"} & needs:
+            found |= self._annotate_reference(batch, hidden="ref_prompt_hidden" in needs)
+        for name, value in found.items():
+            if value is not None and not bool(torch.isfinite(value).all()):
+                raise NonFiniteError(f"{name} of the rollouts are not finite{self._blame()}{self._dump(batch)}")
+        return dataclasses.replace(batch, **found)
+
+    def _annotate_reference(self, batch: RolloutBatch, *, hidden: bool) -> dict[str, Tensor | None]:
+        if self._reference is None:
+            with self.policy.model.disable_adapter():
+                scored = self._score(self.policy, batch, prompt_hidden=hidden)
+        else:
+            reference = self._reference[0].to(self.device)
+            scored = self._score(reference, batch, prompt_hidden=hidden)
+        return {"ref_logprobs": scored.logprobs, "ref_prompt_hidden": scored.prompt_hidden}
+
+    def _make_reference(self, kind: Reference) -> list[LanguageModel] | None:
+        """A frozen copy outside the module tree (so never in a checkpoint), or None for the base under the adapter."""
+        if not {"ref_logprobs", "ref_prompt_hidden"} & self.loss.requires:
+            return None
+        if kind == "initial_policy":
+            return [self.policy.frozen_copy()]
+        if kind == "base" and self.policy.adapted:
+            return None
+        raise ValueError(
+            f"module.reference={kind!r}: 'base' needs a LoRA model (model.lora); without one use 'initial_policy'"
+        )
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> Tensor:
+        """One update: score, complete the batch, call the loss, log."""
+        batch = self._prepare(batch)
+        policy = self(batch)
+        if "old_logprobs" in self.loss.requires and batch.old_logprobs is None:
+            batch = dataclasses.replace(batch, old_logprobs=policy.logprobs.detach())
+        check_needs(self.loss, batch, policy)
+        output = self.loss(batch, policy)
+        if not bool(torch.isfinite(output.loss.detach())):
+            raise NonFiniteError(f"the loss is {output.loss.item()}{self._blame()}{self._dump(batch)}")
+        self._log_step(batch, policy, output.loss, output.metrics)
+        return output.loss
+
+    def _prepare(self, batch: RolloutBatch) -> RolloutBatch:
+        """Narrow the loss mask if the loss asks for it, then count over all ranks what its means divide by."""
+        if self.loss.drops_zero_signal_groups:
+            live = ~flat_groups(batch.rewards, batch.group_size).repeat_interleave(batch.group_size)
+            batch = dataclasses.replace(batch, loss_mask=batch.loss_mask & live[:, None])
+        totals = Totals.of(batch.loss_mask, batch.group_size, batch.rewards)
+        if self._world() > 1:
+            counts = torch.tensor(dataclasses.astuple(totals), device=self.device, dtype=torch.float64)
+            summed = self.trainer.strategy.reduce(counts, reduce_op="sum") / self._world()
+            totals = Totals(*summed.tolist())
+        return dataclasses.replace(batch, totals=totals)
+
+    def _log_step(
+        self, batch: RolloutBatch, policy: PolicyOutput, loss: Tensor, metrics: Mapping[str, Tensor | float]
+    ) -> None:
+        gap = where_mask(policy.logprobs.detach() - batch.sampler_logprobs, batch.completion_mask)
+        figures = {
+            "loss": loss.detach(),
+            "mismatch_max": gap.abs().max(),
+            "mismatch_kl": masked_mean(gap.exp() - 1 - gap, batch.completion_mask),
+            **metrics,
+        }
+        if policy.entropy is not None:
+            figures["entropy"] = masked_mean(policy.entropy.detach(), batch.completion_mask)
+        self.log_dict(
+            {f"train/{k}": torch.as_tensor(v, dtype=torch.float32) for k, v in figures.items()},
+            on_step=False,
+            on_epoch=True,
+            batch_size=1,
+            sync_dist=self._world() > 1,
+        )
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW over the policy's trainable parameters and, as groups of their own, the loss's."""
+        lr, betas, weight_decay, scheduler, warmup = self._optim
+        groups = [{"params": list(self.policy.trainable().values()), "lr": lr}, *self.loss.param_groups(lr)]
+        optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, weight_decay=weight_decay)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = get_scheduler(scheduler, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the policy's and the loss's own parameters apart, and stop before a step on anything not finite.
+
+        Gradients are already reduced over ranks here, so all ranks agree.
+        """
+        limit = gradient_clip_val if gradient_clip_val else math.inf
+        parts = {"grad_norm": list(self.policy.trainable().values()), "loss_grad_norm": list(self.loss.parameters())}
+        for name, parameters in parts.items():
+            if not parameters:
+                continue
+            norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+            if not bool(torch.isfinite(norm)):
+                raise NonFiniteError(f"{name} is {norm.item()}{self._blame()}")
+            self.log(f"train/{name}", norm, on_step=False, on_epoch=True, batch_size=1, sync_dist=self._world() > 1)
+
+    # ---- validation -------------------------------------------------------------------------------------------------
+
+    def validation_step(self, batch: Sequence[Any], batch_idx: int) -> None:
+        """Add scored groups of held-out prompts (`GroupScore`) to the metrics."""
+        for group in batch:
+            self.val_metrics.update(group)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log every held-out figure as `val/<name>`; metrics reduce over ranks themselves."""
+        values = {f"val/{name}": float(value) for name, value in self.val_metrics.compute().items()}
+        self.log_dict(values, sync_dist=self._world() > 1)  # equal on all ranks already; this only says so
+        self.val_metrics.reset()
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Rollouts move; scored groups hold no tensors (and Lightning refuses to walk through frozen dataclasses)."""
+        return batch.to(device) if isinstance(batch, RolloutBatch) else batch
+
+    # ---- checkpoints ------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep only what trains: trainable weights and the loss's own state, with the base's hash beside them."""
+        kept = self._saved_names()
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
+        checkpoint["frozen_hash"] = self.policy.frozen_hash()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another model, then complete it with this model's frozen weights.
+
+        Raises:
+            ValueError: Names of missing, unexpected or differently shaped weights, or another frozen base.
+        """
+        state, own = checkpoint["state_dict"], self.state_dict()
+        missing, unknown = self._saved_names() - set(state), set(state) - self._saved_names()
+        shapes = [k for k in state if k in own and state[k].shape != own[k].shape]
+        if missing or unknown or shapes:
+            first = sorted(missing | unknown | set(shapes))[0]
+            raise ValueError(
+                f"the checkpoint is of another model or loss: {len(missing)} weights missing, {len(unknown)} unknown, "
+                f"{len(shapes)} of another shape (first: {first}); use the model and algo that the run was started with"
+            )
+        if checkpoint["frozen_hash"] != self.policy.frozen_hash():
+            raise ValueError("the checkpoint's adapter was trained on other base weights than this model's")
+        checkpoint["state_dict"] = own | state
+
+    def _saved_names(self) -> set[str]:
+        trainable = {f"policy.{name}" for name in self.policy.trainable()}
+        # A tied weight appears in the state dict under each of its names.
+        tied = {p.data_ptr() for p in self.policy.trainable().values()}
+        names = self.state_dict()
+        return {
+            k for k, v in names.items() if k in trainable or k.startswith("loss.") or v.data_ptr() in tied
+        }
+
+    # ---- small things -----------------------------------------------------------------------------------------------
+
+    def _world(self) -> int:
+        attached = self._trainer is not None
+        return int(self.trainer.world_size) if attached else 1
+
+    def _blame(self) -> str:
+        """Which weights are to blame, in words."""
+        bad = [n for n, p in self.policy.named_parameters() if not bool(torch.isfinite(p).all())]
+        if bad:
+            return f"; weights with nan or inf: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}"
+        grads = [n for n, p in self.policy.trainable().items() if p.grad is not None and not p.grad.isfinite().all()]
+        if grads:
+            return f"; gradients with nan or inf: {', '.join(grads[:3])}{' ...' if len(grads) > 3 else ''}"
+        return "; all weights are finite"
+
+    def _dump(self, batch: RolloutBatch) -> str:
+        if self._dump_folder is None:
+            return ""
+        file = Path(self._dump_folder) / f"nonfinite-step{self.global_step}-rank{self.global_rank}.pt"
+        torch.save({f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "totals"}, file)
+        return f"; the batch is kept in {file}"
+
+
+def _trim(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Cut padding that no row of a chunk uses."""
+    prompt_ids, prompt_mask, completion_ids, completion_mask = inputs
+    left = int(prompt_mask.any(dim=0).long().argmax())
+    right = max(1, int(completion_mask.sum(dim=1).max()))
+    return prompt_ids[:, left:], prompt_mask[:, left:], completion_ids[:, :right], completion_mask[:, :right]
+
+
+def _score_chunk(
+    model: LanguageModel,
+    inputs: tuple[Tensor, ...],
+    length: int,
+    temperature: float,
+    wants: Mapping[str, Any],
+    *,
+    recompute: bool,
+) -> tuple[Tensor | None, ...]:
+    """The fields of `PolicyOutput` for some rows, padded back to `length`."""
+
+    def run(*tensors: Tensor) -> tuple[Tensor | None, ...]:
+        scored = model(*tensors, temperature=temperature, **wants)
+        pad = (0, length - scored.logprobs.shape[1])
+        rows = [scored.logprobs, scored.entropy, scored.values]
+        padded = [None if x is None else torch.nn.functional.pad(x, pad) for x in rows]
+        return (*padded, scored.prompt_hidden)
+
+    if recompute and torch.is_grad_enabled():
+        return checkpoint(run, *inputs, use_reentrant=False)
+    return run(*inputs)

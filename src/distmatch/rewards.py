@@ -1,0 +1,125 @@
+"""From verdict to scalar: reward definitions, and the one place where quality and reward are computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from distmatch.tasks.base import Instance, Task, Verdict, quality
+
+
+class Reward(Protocol):
+    """A scalar for one verdict; `quality` is the ratio to the reference, 0 if infeasible."""
+
+    def __call__(self, verdict: Verdict, quality: float) -> float:
+        """The reward of one completion."""
+
+
+@dataclass(frozen=True)
+class NPPaper:
+    """0.1 if formatted, plus the quality ratio if feasible (DMPO, section 4.3).
+
+    Args:
+        clip_quality: Cut quality at 1, which an answer better than a heuristic reference exceeds. The papers
+            do not.
+    """
+
+    clip_quality: bool = False
+
+    def __call__(self, verdict: Verdict, quality: float) -> float:
+        """The reward of one completion."""
+        bonus = 0.1 if verdict.formatted else 0.0
+        return bonus + (_cut(quality, self.clip_quality) if verdict.feasible else 0.0)
+
+
+@dataclass(frozen=True)
+class NPCode:
+    """+1 if formatted and -1 if not, plus the quality ratio if feasible and -1.5 if not (NP-Engine's code).
+
+    "Formatted" is the same claim in all rewards: an answer in an accepted shape follows `Answer:`. NP-Engine
+    pays for the bare marker.
+
+    Args:
+        clip_quality: Cut quality at 1.
+    """
+
+    clip_quality: bool = False
+
+    def __call__(self, verdict: Verdict, quality: float) -> float:
+        """The reward of one completion."""
+        form = 1.0 if verdict.formatted else -1.0
+        return form + (_cut(quality, self.clip_quality) if verdict.feasible else -1.5)
+
+
+@dataclass(frozen=True)
+class NPGated:
+    """The quality ratio if formatted and feasible, else 0: form alone never pays.
+
+    Args:
+        clip_quality: Cut quality at 1.
+    """
+
+    clip_quality: bool = False
+
+    def __call__(self, verdict: Verdict, quality: float) -> float:
+        """The reward of one completion."""
+        return _cut(quality, self.clip_quality) if verdict.formatted and verdict.feasible else 0.0
+
+
+@dataclass(frozen=True)
+class Binary:
+    """1 for success, a feasible answer, else 0."""
+
+    def __call__(self, verdict: Verdict, quality: float) -> float:
+        """The reward of one completion."""
+        return 1.0 if verdict.feasible else 0.0
+
+
+def _cut(quality: float, clip: bool) -> float:
+    return min(quality, 1.0) if clip else quality
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that is recorded about one completion.
+
+    Attributes:
+        verdict: What the verifier found.
+        success: Whether the answer is feasible.
+        quality: Ratio to the reference, 0 if infeasible; above 1 where a heuristic reference was beaten.
+        reward: What the policy is trained on.
+        reference: Value of the reference solution.
+    """
+
+    verdict: Verdict
+    success: bool
+    quality: float
+    reward: float
+    reference: float
+
+
+def score(task: Task, instance: Instance, completion: str, reward: Reward) -> Outcome:
+    """Verify a completion and compute success, quality and reward.
+
+    Args:
+        task: The task, or a mixture that holds the instance's task.
+        instance: The question.
+        completion: What the model wrote, any text.
+        reward: One of the definitions of this module.
+
+    Raises:
+        RuntimeError: The answer beats a proved optimum (verifier or solver is wrong), or the reward is not
+            finite.
+    """
+    verdict = task.verify(instance, completion)
+    reference = task.reference(instance)
+    ratio = 0.0
+    if verdict.feasible:
+        ratio = quality(verdict.value, reference.value, task.problem(instance).sense)  # type: ignore[arg-type]
+        if reference.proved and ratio > 1 + 1e-9:
+            raise RuntimeError(f"{instance.id}: {verdict.value} beats the proved optimum {reference.value}")
+    scalar = float(reward(verdict, ratio))
+    if not math.isfinite(scalar):
+        raise RuntimeError(f"{instance.id}: reward {scalar} of {reward} is not finite")
+    return Outcome(verdict, verdict.feasible, ratio, scalar, reference.value)

@@ -1,0 +1,227 @@
+"""Where objects meet: one config becomes a task, a model, a loss, a trainer, and a finished run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from hydra.utils import instantiate
+from lightning import Callback, Trainer, seed_everything
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from omegaconf import DictConfig
+
+from distmatch.callbacks.progress import ProgressDisplay
+from distmatch.callbacks.rollout import RolloutCallback
+from distmatch.callbacks.rollout_log import RunLog
+from distmatch.data.rollouts import RolloutDataModule
+from distmatch.metrics.benchmark import BenchmarkMetrics
+from distmatch.modules.policy import PolicyModule
+from distmatch.settings.errors import ConfigError
+from distmatch.tasks.base import Task
+
+PACKAGES = ("torch", "transformers", "lightning", "peft", "torchmetrics")
+
+
+@dataclass
+class Parts:
+    """Everything that a policy run is made of."""
+
+    task: Task
+    data: RolloutDataModule
+    module: PolicyModule
+    trainer: Trainer
+
+
+def run(cfg: DictConfig) -> dict[str, float]:
+    """Run the stage that the config names.
+
+    Args:
+        cfg: A composed and checked config.
+
+    Returns:
+        The final figures, as in `metrics.json` (numbers only).
+    """
+    quiet()
+    torch.set_num_threads(int(cfg.threads) if cfg.threads else torch.get_num_threads())
+    if cfg.stage == "warm_start":
+        from distmatch.data.warm_start import warm_start
+
+        return warm_start(cfg)
+    return run_policy(cfg)
+
+
+def run_policy(cfg: DictConfig) -> dict[str, float]:
+    """Measure the start, train, measure the end, and write what the run leaves behind."""
+    started = time.time()
+    folder = Path(cfg.paths.run_dir)
+    checkpoint = newest_checkpoint(folder) if cfg.resume else None
+    parts = build(cfg, purge_step=checkpoint_step(checkpoint))
+    log = _run_log(parts.trainer)
+    if checkpoint is None:
+        log.start = _validate(parts)
+    else:
+        # The held-out figures from before training travel in the checkpoint; show them again, do not measure a trained model.
+        log.load_state_dict(read_checkpoint(checkpoint)["callbacks"]["RunLog"])
+    displays = [c for c in parts.trainer.callbacks if isinstance(c, ProgressDisplay)]
+    for display in displays:
+        display.remember_start(log.start)
+    try:
+        parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit:
+        _say_how_to_resume(folder)
+        raise
+    final = _validate(parts)
+    if parts.trainer.is_global_zero:
+        figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
+        write_json(folder / "metrics.json", figures | _circumstances(log, time.time() - started))
+        for display in displays:
+            display.show_end(log.start, final, folder)
+        return figures
+    return final
+
+
+def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
+    """Compose every object of a policy run once.
+
+    Args:
+        cfg: The config.
+        purge_step: TensorBoard drops events from this optimizer step on: those of a killed run after its checkpoint.
+    """
+    seed_everything(int(cfg.seed), verbose=False)
+    task: Task = instantiate(cfg.task)
+    policy = instantiate(cfg.model)
+    data: RolloutDataModule = make(cfg.data, task=task, policy=policy, seed=int(cfg.seed))
+    data.check_prompts()
+    loss = instantiate(cfg.algo)
+    metrics = BenchmarkMetrics(task.categories(), data.eval_sampling.n)
+    module: PolicyModule = make(
+        cfg.module, policy=policy, loss=loss, sampling=data.sampling, metrics=metrics, dump_folder=cfg.paths.run_dir
+    )
+    rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
+    others: list[Callback] = [instantiate(node) for node in (cfg.callbacks or {}).values() if node]
+    trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
+    return Parts(task, data, module, trainer)
+
+
+def make(node: DictConfig, **objects: Any) -> Any:
+    """Instantiate a node with live objects as further arguments (Hydra itself would copy them)."""
+    return instantiate(node, _partial_=True)(**objects)
+
+
+# ---- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The latest readable checkpoint of a run; one that a kill left half written is passed over.
+
+    Raises:
+        ConfigError: None is there.
+    """
+    files = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda f: f.stat().st_mtime, reverse=True)
+    for file in files:
+        if is_readable(file):
+            return file
+        print(f"{file.name} is damaged (the run was killed while writing it); using the one before", file=sys.stderr)
+    raise ConfigError(f"resume={folder}: no readable checkpoint in {folder / 'checkpoints'}; start the run anew")
+
+
+def is_readable(file: Path) -> bool:
+    """Whether torch can open a checkpoint."""
+    try:
+        read_checkpoint(file)
+    except (RuntimeError, EOFError, OSError):
+        return False
+    return True
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """Tensors and plain values only: nothing in a checkpoint can run code."""
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def checkpoint_step(file: Path | None) -> int | None:
+    """The optimizer step after a checkpoint's last."""
+    return None if file is None else int(read_checkpoint(file)["global_step"]) + 1
+
+
+def quiet() -> None:
+    """Silence what the libraries say about themselves; what matters about a run is said by this package."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+
+
+# ---- details ----------------------------------------------------------------------------------------------------------
+
+
+def _validate(parts: Parts) -> dict[str, float]:
+    values = parts.trainer.validate(parts.module, datamodule=parts.data, verbose=False)[0]
+    return {k: float(v) for k, v in values.items() if k.startswith("val/")}
+
+
+def _loggers(cfg: DictConfig, purge_step: int | None) -> list[Logger]:
+    loggers = []
+    for node in (cfg.logger or {}).values():
+        is_board = node._target_.endswith(TensorBoardLogger.__name__)
+        loggers.append(make(node, **({"purge_step": purge_step} if is_board and purge_step else {})))
+    return loggers
+
+
+def _run_log(trainer: Trainer) -> RunLog:
+    found = [c for c in trainer.callbacks if isinstance(c, RunLog)]
+    if not found:
+        raise ConfigError("callbacks.run_log is missing: it keeps metrics.csv and rollouts.jsonl whole; leave it in")
+    return found[0]
+
+
+def _say_how_to_resume(folder: Path) -> None:
+    if list((folder / "checkpoints").glob("*.ckpt")):
+        print(f"\nstopped; the last complete iteration is saved. Go on with:\n  python train.py resume={folder}")
+    else:
+        print("\nstopped before the first iteration was complete: nothing to resume from")
+
+
+def _circumstances(log: RunLog, seconds: float) -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {
+        **{f"run/{k}": v for k, v in log.totals().items()},
+        "run/wall_seconds": seconds,
+        "run/peak_memory_bytes": peak,
+        "run/git": git_hash(),
+        "run/python": platform.python_version(),
+        **{f"run/{name}": version(name) for name in PACKAGES},
+    }
+
+
+def git_hash() -> str:
+    """Commit of the working tree, with `-dirty` if it was changed; empty outside a repository."""
+    here = Path(__file__).resolve().parent
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
+    """Write sorted JSON and move it into place."""
+    scratch = file.with_suffix(".tmp")
+    scratch.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    scratch.replace(file)

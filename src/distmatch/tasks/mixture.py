@@ -1,0 +1,119 @@
+"""Several tasks as one: prompts of all members in fixed shares, without randomness."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+from distmatch.batch import Prompt, Style
+from distmatch.tasks.base import Instance, Solution, Split, Task, Verdict
+
+
+class Mixture(Task):
+    """A weighted mixture of named tasks.
+
+    Position t goes to the member that lags most behind its share, so any stretch of the stream holds every
+    member in its share to within about one (equal weights: round robin), and each member's own instances 0,
+    1, 2, ... appear in order without gaps. Instances are the members' own and carry their task, level, seed
+    and index; a mixture has no `sense`, `category` or `level` of its own: ask `problem(instance)`.
+
+    Args:
+        tasks: Members by name.
+        weights: Shares by the same names, any positive scale; equal if None.
+
+    Raises:
+        ValueError: No members, two members of the same task, or weights that do not fit.
+    """
+
+    name = "mixture"
+    levels = ()
+
+    def __init__(self, tasks: Mapping[str, Task], weights: Mapping[str, float] | None = None) -> None:
+        if not tasks:
+            raise ValueError("empty task: a mixture needs at least one member")
+        self.tasks: dict[str, Task] = {}
+        for member in tasks.values():
+            if member.name in self.tasks:
+                raise ValueError(
+                    f"two members are the task {member.name!r}; each task may appear once in a mixture"
+                )
+            self.tasks[member.name] = member
+        self._weights = _checked_weights(tasks, weights)
+        self._counts = [0] * len(tasks)
+        self._stream: list[tuple[Task, int]] = []  # position -> member and its own index, filled on demand
+
+    def instance(self, split: Split, index: int) -> Instance:
+        """The next instance of the member that position `index` belongs to."""
+        member, own_index = self._assignment(index)
+        return member.instance(split, own_index)
+
+    def categories(self) -> dict[str, str]:
+        """The members' categories by the members' names."""
+        return {name: member.category for name, member in self.tasks.items()}
+
+    def problem(self, instance: Instance) -> Task:
+        """The member that made the instance."""
+        if instance.task not in self.tasks:
+            raise ValueError(
+                f"task {instance.task!r} is not a member of the mixture of {', '.join(self.tasks)}"
+            )
+        return self.tasks[instance.task]
+
+    def reference(self, instance: Instance) -> Solution:
+        """The member's reference, memoised there."""
+        return self.problem(instance).reference(instance)
+
+    def render(self, instance: Instance, style: Style) -> Prompt:
+        """The question as the member asks it."""
+        return self.problem(instance).render(instance, style)
+
+    def verify(self, instance: Instance, completion: str) -> Verdict:
+        """The member's verdict."""
+        return self.problem(instance).verify(instance, completion)
+
+    def solve(self, instance: Instance) -> Solution:
+        """The member's heuristic."""
+        return self.problem(instance).solve(instance)
+
+    def solve_exact(self, instance: Instance) -> Solution:
+        """The member's exact solver."""
+        return self.problem(instance).solve_exact(instance)
+
+    def demonstrate(self, instance: Instance, rng: random.Random) -> str:
+        """The member's demonstration."""
+        return self.problem(instance).demonstrate(instance, rng)
+
+    def generate(self, rng: random.Random) -> Mapping[str, object]:
+        """Refused: problems are drawn by members."""
+        raise TypeError("a mixture generates by its members: use instance(split, index)")
+
+    def format(self, answer: object) -> str:
+        """Refused: an answer alone does not say whose it is."""
+        raise TypeError("a mixture formats by its members: use problem(instance).format(answer)")
+
+    def _assignment(self, index: int) -> tuple[Task, int]:
+        if index < 0:
+            raise ValueError(f"index={index} must not be negative")
+        members, total = list(self.tasks.values()), sum(self._weights)
+        while len(self._stream) <= index:
+            due = len(self._stream) + 1
+            lag = [
+                weight * due - count * total
+                for weight, count in zip(self._weights, self._counts, strict=True)
+            ]
+            chosen = lag.index(max(lag))
+            self._stream.append((members[chosen], self._counts[chosen]))
+            self._counts[chosen] += 1
+        return self._stream[index]
+
+
+def _checked_weights(tasks: Mapping[str, Task], weights: Mapping[str, float] | None) -> list[float]:
+    if weights is None:
+        return [1.0] * len(tasks)
+    if set(weights) != set(tasks):
+        raise ValueError(f"weights name {', '.join(weights)}; members are {', '.join(tasks)}")
+    for name, weight in weights.items():
+        if not (weight > 0 and math.isfinite(weight)):
+            raise ValueError(f"weight {weight} of {name!r} must be positive and finite")
+    return [float(weights[name]) for name in tasks]

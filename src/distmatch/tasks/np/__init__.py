@@ -1,0 +1,1 @@
+"""The NP-hard problems of NP-Bench, one file each."""

@@ -1,0 +1,173 @@
+"""Maximum clique: the largest set of vertices that are all adjacent to each other (NP-Bench, Graph)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distmatch.tasks.base import Instance, Solution, instance_rng
+from distmatch.tasks.np.drawing import between, pick
+from distmatch.tasks.np.graphs import Neighbours, adjacency_lists, edge_list, neighbours, relabelled
+from distmatch.tasks.np.integer_answers import IntegerAnswerTask, set_fault, set_key
+from distmatch.tasks.parsing import Spelling
+from distmatch.tasks.prompts import Wording
+
+
+@dataclass(frozen=True)
+class _Level:
+    vertices: tuple[int, int]
+    planted: tuple[int, int]
+
+
+LEVELS: Mapping[str, _Level] = {
+    # ---- ours, for the tiny model ----
+    "tiny": _Level(vertices=(5, 7), planted=(3, 4)),
+    # ---- published (papers 2.2) ----
+    "easy": _Level((4, 8), (2, 4)),
+    "medium": _Level((8, 12), (2, 4)),
+    "hard": _Level((12, 16), (2, 6)),
+    "bench": _Level((16, 20), (4, 8)),
+}
+# Probabilities of NON-edges: the published generator draws the complement, with a planted independent set.
+APART_OUTSIDE = 0.6  # between two outsiders
+APART_ACROSS = 0.3  # between a planted vertex and an outsider
+SWAPS = 3  # swaps of the local search per vertex and start
+
+
+class MaximumClique(IntegerAnswerTask):
+    """Maximum clique problem.
+
+    Instance: `{"0": [1, 2], ...}`; `{"0": {"1": 1}}` is read too. Answer: `[0, 1, 2]`, a literal list,
+    non-empty, distinct, pairwise adjacent. Value: number of vertices, to be maximised.
+    """
+
+    name: ClassVar[str] = "maximum_clique"
+    category: ClassVar[str] = "graph"
+    sense: ClassVar = "max"
+    levels: ClassVar[tuple[str, ...]] = tuple(LEVELS)
+    spelling: ClassVar[Spelling] = "list"
+    wording: ClassVar[Wording] = Wording(
+        title="Maximum Clique Problem",
+        description=(
+            "Given is an undirected graph as a JSON object that names, for every vertex, the vertices "
+            "adjacent to it. Find a clique: a non-empty set of distinct vertices of which any two are "
+            "adjacent. The more vertices it has, the better."
+        ),
+        example_question='{"0": [1, 2], "1": [0, 2, 3], "2": [0, 1], "3": [1]}',
+        example_answer="[0, 1, 2]",
+        submission="Give the vertices of the clique as a list in square brackets, in any order, none twice.",
+    )
+
+    def generate(self, rng: random.Random) -> Mapping[str, object]:
+        """The complement of a random graph with a planted independent set, under shuffled names."""
+        level = LEVELS[self.level]
+        n = between(rng, level.vertices)
+        planted = min(n, between(rng, level.planted))
+        apart = _planted_complement(rng, n, planted)
+        edges = [edge for edge in itertools.combinations(range(n), 2) if edge not in apart]
+        return adjacency_lists(n, relabelled(rng, n, edges))
+
+    def compact(self, instance: Instance) -> str:
+        """Edges, then the number of vertices: `clique : 0-3 1-2 ; 5`."""
+        graph = neighbours(instance.data)
+        return "clique : " + " ".join(f"{a}-{b}" for a, b in edge_list(graph)) + f" ; {len(graph)}"
+
+    def fault(self, instance: Instance, numbers: Sequence[int]) -> str:
+        """Non-empty, known, distinct, pairwise adjacent."""
+        graph = neighbours(instance.data)
+        fault = set_fault(numbers, set(graph))
+        if fault:
+            return fault
+        adjacent = all(b in graph[a] for a, b in itertools.combinations(numbers, 2))
+        return "" if adjacent else "two vertices are not adjacent"
+
+    def value(self, instance: Instance, numbers: Sequence[int]) -> float:
+        """Number of vertices."""
+        return float(len(numbers))
+
+    def key(self, numbers: Sequence[int]) -> str:
+        """The vertices in ascending order."""
+        return set_key(numbers)
+
+    def solve(self, instance: Instance) -> Solution:
+        """NP-Engine's heuristic: greedy by remaining candidates from each vertex, swaps and extensions."""
+        graph = neighbours(instance.data)
+        rng = instance_rng("clique solver", instance.fingerprint)
+        best: list[int] = []
+        for start in graph:
+            clique = _local_search(graph, _greedy(graph, start), rng)
+            if len(clique) > len(best):
+                best = clique
+        return self.solution(instance, sorted(best))
+
+    def solve_exact(self, instance: Instance) -> Solution:
+        """CP-SAT.
+
+        Raises:
+            ValueError: Optimality was not proved within the deterministic limit.
+        """
+        from distmatch.tasks.np.exact import largest_clique  # OR-Tools takes a second to import
+
+        return self.solution(instance, largest_clique(neighbours(instance.data)), proved=True)
+
+    def demonstrate(self, instance: Instance, rng: random.Random) -> str:
+        """A maximal clique grown from a random vertex."""
+        return self.format(_grown(neighbours(instance.data), rng))
+
+    def feasible_answers(self, instance: Instance) -> Iterator[list[int]]:
+        """All non-empty cliques."""
+        vertices = sorted(neighbours(instance.data))
+        for size in range(1, len(vertices) + 1):
+            for chosen in itertools.combinations(vertices, size):
+                if not self.fault(instance, chosen):
+                    yield list(chosen)
+
+
+def _planted_complement(rng: random.Random, n: int, planted: int) -> set[tuple[int, int]]:
+    """Non-adjacent pairs: none inside the first `planted` vertices, one or more from each other to them."""
+    apart: set[tuple[int, int]] = set()
+    for a, b in itertools.combinations(range(n), 2):
+        probability = 0.0 if b < planted else APART_ACROSS if a < planted else APART_OUTSIDE
+        if rng.random() < probability:
+            apart.add((a, b))
+    for outsider in range(planted, n):
+        if not any((a, outsider) in apart for a in range(planted)):
+            apart.add((rng.randrange(planted), outsider))
+    return apart
+
+
+def _grown(graph: Neighbours, rng: random.Random) -> list[int]:
+    """The demonstration policy: from a random vertex, add random common neighbours until none is left."""
+    clique = [pick(rng, sorted(graph))]
+    while candidates := sorted(set.intersection(*(graph[a] for a in clique))):
+        clique.append(pick(rng, candidates))
+    return clique
+
+
+def _greedy(graph: Neighbours, start: int) -> set[int]:
+    """Add the candidate that keeps most candidates, until none is left."""
+    clique, candidates = {start}, set(graph[start])
+    while candidates:
+        best = max(candidates, key=lambda node: (len(graph[node] & candidates), -node))
+        clique.add(best)
+        candidates &= graph[best]
+    return clique
+
+
+def _local_search(graph: Neighbours, clique: set[int], rng: random.Random) -> set[int]:
+    """Extend where possible, otherwise swap a vertex for one that misses only it; returns the best seen."""
+    best = set(clique)
+    for _ in range(SWAPS * len(graph)):
+        missing = {node: clique - graph[node] for node in sorted(graph) if node not in clique}
+        free = [node for node, lacks in missing.items() if not lacks]
+        swaps = [node for node, lacks in missing.items() if len(lacks) == 1]
+        if not free and not swaps:
+            break
+        node = pick(rng, free or swaps)
+        clique = (clique - missing[node]) | {node}
+        if len(clique) > len(best):
+            best = set(clique)
+    return best

@@ -1,0 +1,1 @@
+"""How problems and their solutions look: pictures for people."""
