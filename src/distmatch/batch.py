@@ -25,7 +25,8 @@ class Prompt:
     """What a task asks of a model, before any tokenizer has seen it.
 
     Attributes:
-        text: The whole question. A natural prompt becomes the user's chat message; a compact one is taken as is.
+        text: The whole question. A natural prompt becomes the user's chat message; a compact one is taken as
+            is.
         style: Which of the two it is.
         images: Pictures that belong to the question, in order (none for text tasks).
     """
@@ -85,8 +86,10 @@ class RolloutBatch:
 
     Attributes:
         prompt_ids, prompt_mask: Left-padded prompts, (B, P) long and bool.
-        completion_ids, completion_mask: Right-padded completions, (B, T) long and bool; True up to and including EOS.
-        loss_mask: The tokens that train, (B, T) bool; a subset of `completion_mask` and the only source of denominators.
+        completion_ids, completion_mask: Right-padded completions, (B, T) long and bool; True up to and
+            including EOS.
+        loss_mask: The tokens that train, (B, T) bool; a subset of `completion_mask` and the only source of
+            denominators.
         rewards: One scalar a row, (B,) float32.
         group_size: G.
         group_ids: Given when sampling, constant inside a group and different between groups, (B,) long.
@@ -99,7 +102,8 @@ class RolloutBatch:
         images: Extra model inputs of picture tasks, by name.
 
     Raises:
-        ValueError: A group is split, ragged or interleaved, a shape does not fit, or a reward is not a finite number.
+        ValueError: A group is split, ragged or interleaved, a shape does not fit, or a reward is not a finite
+            number.
     """
 
     prompt_ids: Tensor
@@ -204,8 +208,8 @@ class PolicyOutput:
     """What the current policy says about a batch, with gradient.
 
     Attributes:
-        logprobs: Log-probability of each completion token at the sampling temperature, (B, T) float32; zero where the
-            completion mask is False.
+        logprobs: Log-probability of each completion token at the sampling temperature, (B, T) float32; zero
+            where the completion mask is False.
         entropy: Entropy of the next-token distribution over the whole vocabulary in nats, (B, T) or None.
         values: The loss's value head on the hidden state that predicts each token, (B, T) or None.
         prompt_hidden: Mean over prompt tokens of the policy's last layer, (B, H) or None.

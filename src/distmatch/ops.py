@@ -24,21 +24,22 @@ def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean over True positions of `mask` along `dim`; an empty selection gives zero with its graph attached."""
+    """Mean over True positions of `mask` along `dim`; of nothing it is zero, with its graph attached."""
     count = mask.sum() if dim is None else mask.sum(dim)
     return masked_sum(values, mask, dim) / count.clamp(min=1)
 
 
 def log_ratio(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
-    """`new - old` where `mask` is True, else zero, clamped to +-`LOG_RATIO_LIMIT` nats so that exp stays finite.
+    """`new - old` where `mask` is True, else zero; clamped to +-`LOG_RATIO_LIMIT`, so exp stays finite.
 
-    Both inputs are masked before they are subtracted: -inf minus -inf at a masked place gives no nan gradient.
+    Both inputs are masked before they are subtracted: -inf minus -inf at a masked place gives no nan
+    gradient.
     """
     return (where_mask(new, mask) - where_mask(old, mask)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def sequence_logprob(logprobs: Tensor, mask: Tensor, *, length_normalize: bool) -> Tensor:
-    """Log-probability of each row, (B, T) -> (B,): the sum over tokens, or their mean with `length_normalize`.
+    """Log-probability of each row, (B, T) -> (B,): sum over tokens, or mean with `length_normalize`.
 
     A row without a True token gives zero.
     """
@@ -46,7 +47,7 @@ def sequence_logprob(logprobs: Tensor, mask: Tensor, *, length_normalize: bool) 
 
 
 def group_centred(rewards: Tensor, group_size: int, live: Tensor | None = None) -> Tensor:
-    """Rewards minus the mean of their group's live rows, (B,) -> (B,); exactly zero in flat groups and on dead rows.
+    """Rewards minus the mean of their group's live rows, (B,) -> (B,); zero in flat groups and on dead rows.
 
     Args:
         rewards: (B,), prompt-major.
@@ -61,10 +62,10 @@ def group_centred(rewards: Tensor, group_size: int, live: Tensor | None = None) 
 def group_zscore(
     rewards: Tensor, group_size: int, live: Tensor | None = None, *, eps: float = 1e-6
 ) -> Tensor:
-    """Rewards centred on their group's mean and divided by its standard deviation (ddof 1) plus `eps`, (B,) -> (B,).
+    """Rewards minus their group's mean, over its standard deviation (ddof 1) plus `eps`, (B,) -> (B,).
 
-    Equal rewards, and groups of one, give exactly zero. Mean and deviation are over the rows in `live` (all when None).
-    Source: DeepSeekMath (arXiv 2402.03300) eq. 3; ddof as in verl.
+    Equal rewards, and groups of one, give exactly zero. Mean and deviation are over the rows in `live` (all
+    when None). Source: DeepSeekMath (arXiv 2402.03300) eq. 3; ddof as in verl.
     """
     centred = group_centred(rewards, group_size, live).view(-1, group_size)
     alive = _grouped_live(rewards, group_size, live)
@@ -73,7 +74,7 @@ def group_zscore(
 
 
 def flat_groups(rewards: Tensor, group_size: int, live: Tensor | None = None) -> Tensor:
-    """Which groups have no signal because the rewards of their live rows (all when None) are equal, (B,) -> (N,) bool.
+    """Groups without signal: the rewards of their live rows (all when None) are equal, (B,) -> (N,) bool.
 
     A group with one live row, or none, is flat.
     """
@@ -83,8 +84,9 @@ def flat_groups(rewards: Tensor, group_size: int, live: Tensor | None = None) ->
 def group_log_softmax(scores: Tensor, live: Tensor) -> Tensor:
     """Log-softmax over the live rows of each group, (N, G) and (N, G) bool -> (N, G).
 
-    Dead rows get a probability of exactly zero and no gradient. Scores of -inf are read as a very small number, so that
-    neither values nor gradients are nan; the figures of a group without live rows mean nothing.
+    Dead rows get a probability of exactly zero and no gradient. Scores of -inf are read as a very small
+    number, so that neither values nor gradients are nan; the figures of a group without live rows mean
+    nothing.
     """
     floor = torch.full((), _LOG_FLOOR, dtype=scores.dtype, device=scores.device)
     return torch.where(live, scores.clamp(min=_LOG_FLOOR), 2 * floor).log_softmax(dim=1)
@@ -115,7 +117,7 @@ def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0, chu
 
 
 def token_entropy(logits: Tensor, *, temperature: float = 1.0, chunk: int = 1024) -> Tensor:
-    """Entropy in nats of each next-token distribution over the whole vocabulary, (b, T, V) -> (b, T) float32."""
+    """Entropy in nats of next-token distributions over the whole vocabulary, (b, T, V) -> (b, T) float32."""
     flat = logits.reshape(-1, logits.shape[-1])
     parts = []
     for start in range(0, flat.shape[0], chunk):

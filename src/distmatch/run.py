@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +21,13 @@ import transformers
 from hydra.utils import instantiate
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from distmatch.callbacks.diagnosis import Diagnosis
 from distmatch.callbacks.progress import ProgressDisplay
 from distmatch.callbacks.rollout import RolloutCallback
 from distmatch.callbacks.rollout_log import RunLog
+from distmatch.callbacks.tensorboard_log import TensorBoardLog
 from distmatch.data.rollouts import RolloutDataModule
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.policy import PolicyModule
@@ -69,28 +71,28 @@ def run_policy(cfg: DictConfig) -> dict[str, float]:
     folder = Path(cfg.paths.run_dir)
     checkpoint = newest_checkpoint(folder) if cfg.resume else None
     parts = build(cfg, purge_step=checkpoint_step(checkpoint))
-    log = _run_log(parts.trainer)
+    log = next(_callbacks(parts.trainer, RunLog))
     if checkpoint is None:
         log.start = _validate(parts)
     else:
         # The held-out figures from before training travel in the checkpoint; show them again, do not measure a trained model.
         log.load_state_dict(read_checkpoint(checkpoint)["callbacks"]["RunLog"])
-    displays = [c for c in parts.trainer.callbacks if isinstance(c, ProgressDisplay)]
-    for display in displays:
-        display.remember_start(log.start)
+    for watcher in _callbacks(parts.trainer, ProgressDisplay, Diagnosis):
+        watcher.remember_start(log.start)
     try:
         parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit:
         _say_how_to_resume(folder)
         raise
     final = _validate(parts)
+    for board in _callbacks(parts.trainer, TensorBoardLog):
+        board.log_final(parts.trainer, OmegaConf.to_container(cfg, resolve=True), final)
+    figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
     if parts.trainer.is_global_zero:
-        figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
         write_json(folder / "metrics.json", figures | _circumstances(log, time.time() - started))
-        for display in displays:
+        for display in _callbacks(parts.trainer, ProgressDisplay):
             display.show_end(log.start, final, folder)
-        return figures
-    return final
+    return figures
 
 
 def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
@@ -111,7 +113,9 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
         cfg.module, policy=policy, loss=loss, sampling=data.sampling, metrics=metrics, dump_folder=cfg.paths.run_dir
     )
     rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
-    others: list[Callback] = [instantiate(node) for node in (cfg.callbacks or {}).values() if node]
+    others: list[Callback] = [instantiate(node) for node in cfg.callbacks.values() if node]
+    if not any(isinstance(c, RunLog) for c in others):
+        raise ConfigError("callbacks.run_log=null: it keeps metrics.csv and rollouts.jsonl whole; leave it in")
     trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
     return Parts(task, data, module, trainer)
 
@@ -181,11 +185,8 @@ def _loggers(cfg: DictConfig, purge_step: int | None) -> list[Logger]:
     return loggers
 
 
-def _run_log(trainer: Trainer) -> RunLog:
-    found = [c for c in trainer.callbacks if isinstance(c, RunLog)]
-    if not found:
-        raise ConfigError("callbacks.run_log is missing: it keeps metrics.csv and rollouts.jsonl whole; leave it in")
-    return found[0]
+def _callbacks(trainer: Trainer, *kinds: type[Any]) -> Iterator[Any]:
+    return (c for c in trainer.callbacks if isinstance(c, kinds))
 
 
 def _say_how_to_resume(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""DMPOLoss against plain Python written from arXiv 2605.19461, its gradient formula, its propositions, its numbers."""
+"""DMPOLoss against plain Python written from arXiv 2605.19461: formulas, gradient, propositions, numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 
 import pytest
 import torch
-from tests.builders import make_batch, make_policy
 
 from distmatch.batch import PolicyOutput
 from distmatch.losses.dmpo import DIVERGENCES, DMPOLoss
 from distmatch.losses.policy_gradient import GRPOLoss
+from tests.builders import make_batch, make_policy
 
 
 def softmax(scores: list[float]) -> list[float]:
@@ -84,7 +84,7 @@ def one_group(rewards: list[float], phi: list[float]):
 
 
 def test_hand_worked_example() -> None:
-    """alpha 1, rewards log 3 and 0: p = 3/4, 1/4. phi log 1 and log 1: q = 1/2. ((1/4)^2 + (1/4)^2) / 2 = 1/16."""
+    """alpha 1, rewards log 3 and 0: p = 3/4, 1/4. Equal phi: q = 1/2. ((1/4)^2 + (1/4)^2) / 2 = 1/16."""
     batch, policy = one_group([math.log(3), 0.0], [-1.0, -1.0])
     assert DMPOLoss(weight=1.0, temperature=1.0)(batch, policy).loss.item() == pytest.approx(1 / 16)
     assert DMPOLoss(weight=2.0, temperature=1.0)(batch, policy).loss.item() == pytest.approx(1 / 8)

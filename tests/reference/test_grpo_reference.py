@@ -1,4 +1,4 @@
-"""GRPOLoss against plain Python written from the papers' formulas, a hand-worked example, and finite differences."""
+"""GRPOLoss against plain Python written from the papers' formulas, a worked example, finite differences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import statistics
 
 import pytest
 import torch
-from tests.builders import make_batch, make_policy
 
 from distmatch.losses.policy_gradient import GRPOLoss
+from tests.builders import make_batch, make_policy
 
 
 def grpo(batch, logprobs, *, clip_low, clip_high, dual_clip, aggregation, length, scale, kl_coef) -> float:
@@ -44,7 +44,7 @@ def grpo(batch, logprobs, *, clip_low, clip_high, dual_clip, aggregation, length
     if aggregation == "constant":
         return total / (len(live) * length)
     size = batch.group_size
-    groups = [sum(per_row[i : i + size], []) for i in range(0, len(per_row), size)]
+    groups = [[x for tokens in per_row[i : i + size] for x in tokens] for i in range(0, len(per_row), size)]
     groups = [tokens for tokens in groups if tokens]
     return sum(sum(tokens) / len(tokens) for tokens in groups) / len(groups)
 
@@ -79,7 +79,7 @@ def test_agrees_with_loops(seed: int, masked, aggregation: str, options) -> None
 
 
 def test_hand_worked_example() -> None:
-    """Rewards 1, 0: A = +-0.5/sqrt(0.5) = +-0.70711. Ratios 1.5 (clipped to 1.2) and 1.5 (bad, not clipped)."""
+    """Rewards 1, 0: A = +-0.5/sqrt(0.5) = +-0.70711. Ratios 1.5 (clipped to 1.2) and 1.5 (not clipped)."""
     batch = make_batch(1, 2, rewards=[1.0, 0.0], lengths=[1, 1], dtype=torch.float64)
     policy = make_policy(batch, logprobs=batch.old_logprobs + math.log(1.5))
     expected = (-1.2 * 0.70710578 + 1.5 * 0.70710578) / 2  # 0.5 / (0.70710678 + 1e-6)

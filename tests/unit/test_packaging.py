@@ -16,10 +16,14 @@ import distmatch
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+EXTRAS = {
+    name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()
+}
 PINS = {
     canonicalize_name(name): Version(version)
-    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    for name, version in re.findall(
+        r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
 }
 NAMED_BY_THE_USER = {
     "lightning",
@@ -36,7 +40,9 @@ NAMED_BY_THE_USER = {
 def test_every_direct_dependency_is_pinned_inside_its_range(requirement):
     pin = PINS.get(canonicalize_name(requirement.name))
     assert pin is not None, f"{requirement.name} is missing from constraints.txt"
-    assert requirement.specifier.contains(pin), f"{requirement.name}=={pin} is outside {requirement.specifier}"
+    assert requirement.specifier.contains(pin), (
+        f"{requirement.name}=={pin} is outside {requirement.specifier}"
+    )
 
 
 def test_every_line_of_the_constraints_is_a_pin():
@@ -67,7 +73,10 @@ def test_conda_gets_the_same_pins():
     (pip,) = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
     assert pip == ["-c constraints.txt", "-e .[dev]"]
     (python,) = [item for item in environment["dependencies"] if str(item).startswith("python=")]
-    assert Version(python.removeprefix("python=")) in Requirement(f"python{PROJECT['requires-python']}").specifier
+    assert (
+        Version(python.removeprefix("python="))
+        in Requirement(f"python{PROJECT['requires-python']}").specifier
+    )
 
 
 def test_the_version_is_said_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,7 +31,7 @@ class Finding:
     """Something that a user should know.
 
     Attributes:
-        cause: Its name: `all_truncated`, `nothing_parsed`, `flat_groups`, `no_gradient`, `clipped` or `collapse`.
+        cause: `all_truncated`, `nothing_parsed`, `flat_groups`, `no_gradient`, `clipped` or `collapse`.
         message: One line: what is seen, why it matters, what to do.
     """
 
@@ -54,7 +55,7 @@ class Diagnosis(Callback):
             raise ValueError(f"patience={patience} must be at least 1")
         self._patience = patience
         self._console = console or rich.get_console()
-        self._history: list[dict[str, float]] = []
+        self._history: deque[dict[str, float]] = deque(maxlen=patience)
         self._start: dict[str, float] = {}
         self._active: set[str] = set()
         self.findings: list[Finding] = []
@@ -69,8 +70,8 @@ class Diagnosis(Callback):
         last = self._history[-1] if self._history else {}
         held_out = {k: v for k, v in last.items() if k.startswith("val/")}
         now = {k: float(v) for k, v in trainer.callback_metrics.items()}
-        self._history = [*self._history[1 - self._patience or len(self._history) :], held_out | now]
-        found = diagnose(self._history, self._start, self._patience)
+        self._history.append(held_out | now)
+        found = diagnose(list(self._history), self._start, self._patience)
         new = [finding for finding in found if finding.cause not in self._active]
         self._active = {finding.cause for finding in found}
         self.findings += new
@@ -92,7 +93,7 @@ class Diagnosis(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where the checkpoint stood."""
-        self._history = [dict(m) for m in state_dict["history"]]
+        self._history.extend(dict(m) for m in state_dict["history"])
         self._start, self._active = dict(state_dict["start"]), set(state_dict["active"])
         self.findings = [Finding(**finding) for finding in state_dict["findings"]]
 
@@ -107,8 +108,8 @@ def diagnose(history: Sequence[Metrics], start: Metrics, patience: int = 3) -> l
         patience: Iterations in a row that must look bad.
 
     Returns:
-        The causes, without those that another one explains: completions that were all cut have no answer, hence equal
-        rewards, hence perhaps no gradient.
+        The causes, without those that another explains: completions that were all cut have no answer, hence
+        equal rewards, hence perhaps no gradient.
     """
     recent = history[-patience:]
     chain = (_all_truncated, _nothing_parsed, _flat_groups, _no_gradient)
@@ -131,8 +132,8 @@ def _all_truncated(recent: Sequence[Metrics], patience: int) -> Finding | None:
     length = f" ({recent[-1]['rollout/length']:.0f} tokens)" if "rollout/length" in recent[-1] else ""
     return Finding(
         "all_truncated",
-        f"every completion was cut at the length limit{length} in the last {patience} iterations, so no answer was "
-        "finished; raise data.max_tokens, or check that the model's end-of-sequence token is set.",
+        f"every completion was cut at the length limit{length} in the last {patience} iterations, so no "
+        "answer was finished; raise data.max_tokens, or check that the model's end-of-sequence token is set.",
     )
 
 
@@ -141,8 +142,9 @@ def _nothing_parsed(recent: Sequence[Metrics], patience: int) -> Finding | None:
         return None
     return Finding(
         "nothing_parsed",
-        f"no completion of the last {patience} iterations held an answer that can be read; look at the field `reason` "
-        "in rollouts.jsonl, then start from a model that knows the answer format (model=tiny or an instruct model).",
+        f"no completion of the last {patience} iterations held an answer that can be read; look at the field "
+        "`reason` in rollouts.jsonl, then start from a model that knows the answer format (model=tiny, or an "
+        "instruct model).",
     )
 
 
@@ -163,8 +165,8 @@ def _flat_groups(recent: Sequence[Metrics], patience: int) -> Finding | None:
         remedy = "choose a larger data.group_size or a graded reward (reward=np_paper)"
     return Finding(
         "flat_groups",
-        f"in the last {patience} iterations all completions of every prompt got equal rewards (mean {reward:.2f}), "
-        f"which say nothing about what to prefer; {remedy}.",
+        f"in the last {patience} iterations all completions of every prompt got equal rewards "
+        f"(mean {reward:.2f}), which say nothing about what to prefer; {remedy}.",
     )
 
 
@@ -173,8 +175,9 @@ def _no_gradient(recent: Sequence[Metrics], patience: int) -> Finding | None:
         return None
     return Finding(
         "no_gradient",
-        f"the gradient was exactly zero in the last {patience} iterations although rewards differ; the loss does not reach "
-        "the policy: check its weights and masks (data.mask_truncated), and that it uses policy.logprobs undetached.",
+        f"the gradient was exactly zero in the last {patience} iterations although rewards differ; the loss "
+        "does not reach the policy: check its weights and masks (data.mask_truncated), and that it uses "
+        "policy.logprobs undetached.",
     )
 
 
@@ -185,8 +188,9 @@ def _clipped(recent: Sequence[Metrics], patience: int) -> Finding | None:
         return None
     return Finding(
         "clipped",
-        f"{shares[-1]:.0%} of all tokens were clipped in the last {patience} iterations, and clipped tokens do not "
-        "train; the policy moves too far within an iteration: lower module.lr or data.updates_per_rollout.",
+        f"{shares[-1]:.0%} of all tokens were clipped in the last {patience} iterations, and clipped tokens "
+        "do not train; the policy moves too far within an iteration: lower module.lr or "
+        "data.updates_per_rollout.",
     )
 
 
@@ -207,8 +211,8 @@ def _collapse(history: Sequence[Metrics], start: Metrics) -> Finding | None:
     return Finding(
         "collapse",
         f"the policy is collapsing: held-out success rose from {before:.3f} to {after:.3f}, but "
-        f"{' and '.join(fallen)}; it repeats few answers instead of keeping all good ones. Try algo=dmpo or a larger "
-        "algo.weight, a lower module.lr, or stop at an earlier iteration.",
+        f"{' and '.join(fallen)}; it repeats few answers instead of keeping all good ones. Try algo=dmpo, a "
+        "larger algo.weight or a lower module.lr, or stop at an earlier iteration.",
     )
 
 

@@ -163,9 +163,10 @@ class ProgressDisplay(Callback):
         """Take over the held-out figures."""
         self._validating = False
         self._held_out = figures(trainer.callback_metrics)
-        self._held_out_is_new = True
         if trainer.state.fn == TrainerFn.VALIDATING:
-            self._stop()
+            self._stop()  # before or after training: the table at the end shows these
+        else:
+            self._held_out_is_new = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the last state on the screen."""
@@ -212,8 +213,11 @@ class ProgressDisplay(Callback):
         return line
 
     def _phase(self) -> str:
+        """The active one; none when all is done."""
         if self._validating or self._rollout is None:
             return "validate"
+        if self._iteration >= self._iterations:
+            return ""
         return _PHASE_OF.get(self._rollout.phase, self._rollout.phase)
 
     def _figures(self) -> RenderableType:
@@ -241,7 +245,8 @@ class ProgressDisplay(Callback):
         return duration((time.monotonic() - self._clock) / done * (self._iterations - self._iteration))
 
     def _go_live(self, view: RenderableType, keep: bool = True) -> bool:
-        if not self._console.is_terminal or self._console.is_dumb_terminal:
+        # FORCE_COLOR makes rich take a CI log for a terminal; the file knows better.
+        if not (self._console.is_interactive and self._console.file.isatty()):
             return False
         self._stop()
         self._live = Live(view, console=self._console, refresh_per_second=8, transient=not keep)

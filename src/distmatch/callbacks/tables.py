@@ -107,7 +107,7 @@ def plan_table(plan: BatchPlan) -> Table:
     ranks = f", on each of {plan.world} ranks" if plan.world > 1 else ""
     chunk_rows = min(plan.rows_per_chunk, plan.prompts_per_update * plan.group_size)
     evaluation = f"{count(plan.eval_prompts)} × {count(plan.eval_samples)}"
-    often = f", every {plan.eval_every} iterations" if plan.eval_every else ""
+    often = {None: "", 1: ", every iteration"}.get(plan.eval_every, f", every {plan.eval_every} iterations")
     rows = [
         ("prompts", count(plan.prompts), "per iteration, data.prompts_per_iteration"),
         ("group size", count(plan.group_size), "completions per prompt, data.group_size"),
@@ -146,7 +146,7 @@ def largest(name: str, *metrics: Mapping[str, float]) -> str | None:
 
 
 def shown_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:
-    """Heading by figure, in the order of the tables, for all that both have."""
+    """Heading by figure, in the order of the tables, for all that exist."""
     best, samples = largest("best", before, after), largest("mean", before, after)
     of = f" of {samples.partition('@')[2]}" if samples else ""
     headings = {
@@ -156,7 +156,7 @@ def shown_figures(before: Mapping[str, float], after: Mapping[str, float]) -> di
         **({best: f"best of {best.partition('@')[2]}"} if best else {}),
         "distinct_solutions": f"distinct solutions{of}",
     }
-    return {key: heading for key, heading in headings.items() if key in before and key in after}
+    return {key: heading for key, heading in headings.items() if key in before or key in after}
 
 
 def before_after_table(
@@ -176,10 +176,10 @@ def before_after_table(
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("95 % interval", justify="right", style=QUIET, no_wrap=True)
     for key, heading in shown_figures(before, after).items():
+        old, new = before.get(key, math.nan), after.get(key, math.nan)
         low, high = after.get(f"{key}_low", math.nan), after.get(f"{key}_high", math.nan)
         interval = "" if math.isnan(low) or math.isnan(high) else f"{figure(low)} to {figure(high)}"
-        difference = change(before[key], after[key])
-        table.add_row(heading, figure(before[key]), bold(after[key]), difference, interval)
+        table.add_row(heading, figure(old), bold(new), change(old, new), interval)
     if entropy:
         first, last = entropy
         difference = Text(f"{last - first:+.3f}")

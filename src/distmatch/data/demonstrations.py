@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 from distmatch.modules.language_model import LanguageModel
 from distmatch.tasks.base import Task, instance_rng
 
+STREAM = 10**15
+"""Demonstrations are of training instances from here on, far from any that a training run meets."""
+
 
 @dataclass(frozen=True)
 class DemonstrationBatch:
@@ -55,8 +58,8 @@ class Demonstrations(Dataset[DemonstrationBatch]):
     def __getitem__(self, index: int) -> DemonstrationBatch:
         if index >= self._steps:
             raise IndexError(index)
-        first = -1 - index * self._batch_size  # training runs count upwards from zero
-        return collate([self._row(first - place) for place in range(self._batch_size)])
+        first = STREAM + index * self._batch_size
+        return collate([self._row(first + place) for place in range(self._batch_size)])
 
     def _row(self, index: int) -> tuple[list[int], list[int]]:
         instance = self._task.instance("train", index)

@@ -1,1 +1,1 @@
-"""losses"""
+"""Loss plug-ins: functions of tensors that say what they need."""

@@ -1,7 +1,8 @@
-"""How per-token losses become one number: named aggregations, so that nobody has to guess what "token level" means.
+"""How per-token losses become one number: named aggregations, so that nobody has to guess what is averaged.
 
-Each takes per-token values (B, T) and the batch, and divides by `batch.totals` only. These count all ranks and are divided
-by their number, so the mean over ranks of what each rank returns is the figure of the whole batch, however it was split.
+Each takes per-token values (B, T) and the batch, and divides by `batch.totals` only. These count all ranks
+and are divided by their number, so the mean over ranks of what each rank returns is the figure of the whole
+batch, however it was split.
 
 Worked example: one group, rows of 2 and 6 tokens with losses 1 1 and 3 3 3 3 3 3:
 
@@ -26,7 +27,7 @@ Aggregation = Callable[[Tensor, RolloutBatch], Tensor]
 
 
 def over(total: float) -> float:
-    """`total` as a divisor: 1 where nothing was counted, so that an empty sum stays zero and keeps its graph."""
+    """`total` as a divisor: 1 where nothing was counted, so an empty sum stays zero and keeps its graph."""
     return total if total > 0 else 1.0
 
 
@@ -53,7 +54,7 @@ def seq_mean_token_sum(values: Tensor, batch: RolloutBatch) -> Tensor:
 
 
 def constant(values: Tensor, batch: RolloutBatch, *, length: int) -> Tensor:
-    """Sum over all tokens, divided by rows times a constant length: no token's weight depends on lengths (Dr. GRPO)."""
+    """Sum over tokens, divided by rows times a constant: no weight depends on lengths (Dr. GRPO)."""
     return seq_mean_token_sum(values, batch) / length
 
 
@@ -70,15 +71,16 @@ def make_aggregation(name: str, constant_length: int | None = None) -> Aggregati
 
     Args:
         name: A key of `AGGREGATIONS`, or `constant`.
-        constant_length: Tokens that `constant` divides by, e.g. the completion length limit; None for all others.
+        constant_length: Tokens that `constant` divides by, e.g. the completion length limit; None for all
+            others.
 
     Raises:
         ValueError: Unknown name, or a constant length that is missing or not used.
     """
     if (name == "constant") != (constant_length is not None):
         raise ValueError(
-            f"aggregation={name!r} with constant_length={constant_length}: 'constant' needs a constant_length (e.g. the "
-            "completion length limit), and nothing else takes one"
+            f"aggregation={name!r} with constant_length={constant_length}: 'constant' needs a "
+            "constant_length (e.g. the completion length limit), and nothing else takes one"
         )
     if constant_length is not None:
         if constant_length < 1:

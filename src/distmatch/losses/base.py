@@ -17,21 +17,23 @@ _FROM_BATCH = frozenset({"old_logprobs", "ref_logprobs", "ref_prompt_hidden"})
 
 
 class Loss(nn.Module, ABC):
-    """One objective. It sees a `RolloutBatch` and a `PolicyOutput`, and never the model, the tokenizer or the config.
+    """One objective. It sees a `RolloutBatch` and a `PolicyOutput`, never the model, tokenizer or config.
 
-    Whatever it learns itself (a log Z head, a critic) is a submodule, and so trains, moves and is saved with the policy.
-    A batch always holds whole groups, whatever the memory or the number of ranks, so group statistics are taken inside
-    `forward`. Every mean divides by `batch.totals`, which already counts all ranks.
+    Whatever it learns itself (a log Z head, a critic) is a submodule, and so trains, moves and is saved with
+    the policy. A batch always holds whole groups, whatever the memory or the number of ranks, so group
+    statistics are taken inside `forward`. Every mean divides by `batch.totals`, which already counts all
+    ranks.
 
-    `requires`, `drops_zero_signal_groups`, `value_head` and `min_group_size` may depend on the arguments of a loss: set
-    them on the instance in `__init__`.
+    `requires`, `drops_zero_signal_groups`, `value_head` and `min_group_size` may depend on the arguments of a
+    loss: set them on the instance in `__init__`.
 
     Attributes:
         requires: Names out of `NEEDS` that must not be None when `forward` is called.
-        drops_zero_signal_groups: True if groups of equal rewards are to be left out. PolicyModule then takes them out of
-            `loss_mask` before it counts totals, so that they leave numerators and denominators alike; a loss just trusts
-            `loss_mask`.
-        value_head: Applied to the policy's hidden states to give `policy.values`; None for losses without a critic.
+        drops_zero_signal_groups: True if groups of equal rewards are to be left out. PolicyModule then takes
+            them out of `loss_mask` before it counts totals, so that they leave numerators and denominators
+            alike; a loss just trusts `loss_mask`.
+        value_head: Applied to the policy's hidden states to give `policy.values`; None for losses without a
+            critic.
         min_group_size: The smallest group that the objective is defined for.
     """
 
@@ -42,7 +44,7 @@ class Loss(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        # On the instance: as a class attribute, None would hide the module that a subclass registers under this name.
+        # On the instance: a class attribute would hide the module that a subclass registers under this name.
         self.value_head = None
 
     def param_groups(self, lr: float) -> list[dict[str, object]]:

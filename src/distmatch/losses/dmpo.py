@@ -26,7 +26,7 @@ _SMALLEST_NORM = 1e-12
 _Choice = TypeVar("_Choice")
 
 Divergence = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From log p, log q and the live rows, each (N, G), to one figure a group, (N,); the letters are those of the paper."""
+"""From log p, log q and the live rows, each (N, G), to one figure a group, (N,); p and q as in the paper."""
 
 
 def mse(log_p: Tensor, log_q: Tensor, live: Tensor) -> Tensor:
@@ -46,10 +46,10 @@ def forward_kl(log_p: Tensor, log_q: Tensor, live: Tensor) -> Tensor:
 
 
 def log_mse(log_p: Tensor, log_q: Tensor, live: Tensor) -> Tensor:
-    """(1/G) sum (e - mean e)^2 with e = log q - log p, so both normalisers cancel: phi_i - r_i/temperature, centred.
+    """(1/G) sum (e - mean e)^2 with e = log q - log p: both normalisers cancel, phi - r/temperature is left.
 
-    Ours, not the paper's. It acts on answers of tiny probability too, where mse is blind. Without a reference policy a
-    group of invalid answers is pulled towards equal probability of garbage; watch `success_rate`.
+    Ours, not the paper's. It acts on answers of tiny probability too, where mse is blind. Without a reference
+    policy a group of invalid answers is pulled towards equal probability of garbage; watch `success_rate`.
     """
     gap = where_mask(log_q - log_p, live)
     centred = gap - masked_mean(gap, live, dim=1)[:, None]
@@ -79,33 +79,37 @@ class DMPOLoss(Loss):
         q   = softmax_i(phi_i)                                 no scale, no importance ratio
         L   = L_base + weight * mean over groups of D(p, q)    D = (1/G) sum_i (p_i - q_i)^2
 
-    Fixed point of the matching term: pi(o_i) to the power 1/|o_i| proportional to exp(r_i / temperature) inside every
-    group; only for answers of equal length is that a tempered reward distribution. D is blind to a constant added to all
-    phi of a group, so a perfect match says nothing on how much mass the group has. With L_base there is a trade-off:
-    weight 0 is the base alone.
+    Fixed point of the matching term: pi(o_i) to the power 1/|o_i| proportional to exp(r_i / temperature)
+    inside every group; only for answers of equal length is that a tempered reward distribution. D is blind to
+    a constant added to all phi of a group, so a perfect match says nothing on how much mass the group has.
+    With L_base there is a trade-off: weight 0 is the base alone.
 
-    Assumes whole groups, as batches have. The paper's values are the defaults. The authors' code differs: z-scored target
-    (`target_source="advantage"`), flat groups dropped (`zero_signal="drop"`), dual clip 3.0 in the base.
+    Assumes whole groups, as batches have. The paper's values are the defaults. The authors' code differs:
+    z-scored target (`target_source="advantage"`), flat groups dropped (`zero_signal="drop"`), dual clip 3.0
+    in the base.
 
-    Rows outside `loss_mask` altogether (truncated ones, if they are excluded) have no phi; they leave p, q and G of their
-    group. A group left with one row matches trivially, one with none is not counted.
+    Rows outside `loss_mask` altogether (truncated ones, if they are excluded) have no phi; they leave p, q
+    and G of their group. A group left with one row matches trivially, one with none is not counted.
 
-    With q almost uniform, as per-token means of one group differ little, D is about 0.11 for G=8 and a single best answer,
-    and its pull is a quarter or less of GRPO's: `grad_norm_ratio` shows it.
+    With q almost uniform, as per-token means of one group differ little, D is about 0.11 for G=8 and a single
+    best answer, and its pull is a quarter or less of GRPO's: `grad_norm_ratio` shows it.
 
-    Metrics: those of the base and `dm_loss`, `base_loss`, `target_entropy` (nats), `target_effective_size` (exp of it),
-    `target_max` (largest p), each a mean over groups; `dm_gap_max` (largest |q - p|); `frac_groups_no_signal`; and when
-    there is a base and a gradient, `grad_norm_ratio`: norm of weight * dD / dlogprobs over that of dL_base / dlogprobs.
+    Metrics: those of the base and `dm_loss`, `base_loss`, `target_entropy` (nats), `target_effective_size`
+    (exp of it), `target_max` (largest p), each a mean over groups; `dm_gap_max` (largest |q - p|);
+    `frac_groups_no_signal`; and when there is a base and a gradient, `grad_norm_ratio`: norm of weight * dD /
+    dlogprobs over that of dL_base / dlogprobs.
 
     Args:
         base: Any other loss, usually `GRPOLoss`; None for the matching term alone.
         weight: Of the matching term (the paper's lambda).
         temperature: Of the target (the paper's alpha): small means greedy.
-        target_source: `reward` takes rewards as they are (paper), `advantage` their group z-scores (authors' code).
+        target_source: `reward` takes rewards as they are (paper), `advantage` their group z-scores (authors'
+            code).
         divergence: `mse` (paper), `js` (its ablation), `forward_kl`, or `log_mse` (ours).
-        length_normalize: phi is the mean over tokens (paper); False takes sums, an answer's true log-probability.
-        zero_signal: `keep` (paper) pulls flat groups towards uniform; `drop` (authors' code) leaves them out of D and of
-            the groups that D is averaged over. If the base drops them, this must too.
+        length_normalize: phi is the mean over tokens (paper); False takes sums, an answer's true
+            log-probability.
+        zero_signal: `keep` (paper) pulls flat groups towards uniform; `drop` (authors' code) leaves them out
+            of D and of the groups that D is averaged over. If the base drops them, this must too.
 
     Raises:
         ValueError: A value out of range, an unknown name, or a base that drops groups which this term keeps.
@@ -140,13 +144,13 @@ class DMPOLoss(Loss):
         """Be to the module what the base is."""
         if base.drops_zero_signal_groups and not self._drops:
             raise ValueError(
-                "the base drops groups of equal rewards from the batch, so this term cannot keep them: set zero_signal=drop "
-                "here too, or zero_signal=keep in the base"
+                "the base drops groups of equal rewards from the batch, so this term cannot keep them: set "
+                "zero_signal=drop here too, or zero_signal=keep in the base"
             )
         self.requires = base.requires
         self.drops_zero_signal_groups = base.drops_zero_signal_groups
         self.min_group_size = max(2, base.min_group_size)
-        # Past nn.Module's registration: it belongs to the base already, and must not appear twice in checkpoints.
+        # Past nn.Module's registration: it belongs to the base, and must not appear twice in checkpoints.
         object.__setattr__(self, "value_head", base.value_head)
 
     def param_groups(self, lr: float) -> list[dict[str, object]]:
@@ -195,7 +199,7 @@ def _target_metrics(log_p: Tensor, log_q: Tensor, live: Tensor, groups: float) -
 
 
 def _grad_norm_ratio(matching: Tensor, base: Tensor, logprobs: Tensor) -> Tensor:
-    """Ratio of gradient norms in the log-probabilities (B, T), where both terms meet; nothing below is run backward.
+    """Ratio of gradient norms in the log-probabilities (B, T), where both terms meet; nothing below runs.
 
     Finite by construction: a base without any gradient counts as one of norm 1e-12.
     """

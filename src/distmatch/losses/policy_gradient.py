@@ -19,26 +19,28 @@ class GRPOLoss(Loss):
 
     With A_i = (r_i - mean) / (std + 1e-6) over the group and rho_t = pi(o_t) / pi_old(o_t) per token:
 
-        L = aggregate_t( -min(rho_t A_i, clip(rho_t, 1 - clip_low, 1 + clip_high) A_i) ) + kl_coef * aggregate_t(KL_t)
+        L = aggregate_t( -min(rho_t A_i, clip(rho_t, 1 - clip_low, 1 + clip_high) A_i) )
+            + kl_coef * aggregate_t(KL_t)
 
-    Fixed point: without the KL term, any policy that puts all mass on best answers. Which of several best answers is
-    left to chance: one usually takes everything, which is the collapse that this package is about.
+    Fixed point: without the KL term, any policy that puts all mass on best answers. Which of several best
+    answers is left to chance: one usually takes everything, which is the collapse that this package is about.
 
-    Assumes that rows were sampled from pi_old. Groups of equal rewards push in no direction (exactly zero), but stay in
-    the denominators and feel the KL term with `zero_signal="keep"`; `drop` takes them out of both (see
-    `Loss.drops_zero_signal_groups`: PolicyModule narrows `loss_mask`, nothing happens here). Rows outside `loss_mask`
-    (truncated ones, if they are excluded) do not enter mean and std either.
+    Assumes that rows were sampled from pi_old. Groups of equal rewards push in no direction (exactly zero),
+    but stay in the denominators and feel the KL term with `zero_signal="keep"`; `drop` takes them out of both
+    (see `Loss.drops_zero_signal_groups`: PolicyModule narrows `loss_mask`, nothing happens here). Rows
+    outside `loss_mask` (truncated ones, if they are excluded) do not enter mean and std either.
 
-    Metrics (means over all ranks' tokens, rows or groups): `clip_fraction_low`, `clip_fraction_high`, `dual_clip_fraction`,
-    `ratio_mean`, `ratio_max`, `approx_kl` (old to new policy, nats a token), `adv_abs_mean`, `frac_groups_no_signal`, and
-    with a KL term `kl`, `kl_max`, `kl_clamp_fraction`.
+    Metrics (means over all ranks' tokens, rows or groups): `clip_fraction_low`, `clip_fraction_high`,
+    `dual_clip_fraction`, `ratio_mean`, `ratio_max`, `approx_kl` (old to new policy, nats a token),
+    `adv_abs_mean`, `frac_groups_no_signal`, and with a KL term `kl`, `kl_max`, `kl_clamp_fraction`.
 
     Args:
         clip_low: How far below 1 a ratio may fall before a bad token is left alone.
         clip_high: How far above 1 a ratio may rise before a good token is left alone (DAPO uses 0.28).
-        dual_clip: Bounds the loss of bad tokens at this ratio, e.g. 3.0 as in verl; None leaves it unbounded as published.
-        aggregation: A name of `distmatch.losses.aggregate`. `token_mean` is verl's and the DMPO authors' choice, the GRPO
-            paper has `seq_mean_token_mean`.
+        dual_clip: Bounds the loss of bad tokens at this ratio, e.g. 3.0 as in verl; None leaves it unbounded
+            as published.
+        aggregation: A name of `distmatch.losses.aggregate`. `token_mean` is verl's and the DMPO authors'
+            choice, the GRPO paper has `seq_mean_token_mean`.
         constant_length: Only for `aggregation="constant"`.
         scale_rewards: Divide advantages by the group's standard deviation; False is Dr. GRPO's correction.
         kl_coef: Weight of the KL term; 0 computes no reference at all.
@@ -123,7 +125,7 @@ def clipped_surrogate(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> Tensor:
-    """PPO's pessimistic objective a token, (B, T); with `dual_clip` = c, at least c A for A < 0 (arXiv 1912.09729)."""
+    """PPO's pessimistic objective, (B, T); with `dual_clip` c at least c A for A < 0 (arXiv 1912.09729)."""
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
     if dual_clip is None:
         return surrogate
@@ -131,7 +133,7 @@ def clipped_surrogate(
 
 
 def signal_metrics(advantages: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
-    """How much there is to learn from: mean |A| over rows, and the share of groups whose rewards are all equal.
+    """How much there is to learn from: mean |A| over rows, and the share of groups with equal rewards.
 
     Args:
         advantages: One a row, (B, 1) or (B,).

@@ -5,15 +5,16 @@ Keys of `compute()`, for n answers to a prompt and k in 1, 2, 4, ... up to and i
     success_rate  quality_ratio  quality_feasible  pass@<k>  best@<k>  mean@<n>
     distinct_solutions  effective_solutions  duplicates_rate
 
-    <key>                the benchmark: unweighted mean of its categories, as in the DMPO paper (arXiv 2605.19461)
+    <key>                the benchmark: unweighted mean of its categories, as in arXiv 2605.19461
     category_<c>/<key>   a category: unweighted mean of its tasks
     <task>/<key>         a task
     <key>_low, _high     95 % bootstrap interval of the benchmark's figure, over prompts, tasks as strata
 
-A key is absent where its figure does not exist: pass@k, best@k and mean@n if some prompt of the scope has fewer answers;
-`quality_feasible` and `duplicates_rate` if no answer of the scope is feasible (a category without any is left out of the
-benchmark's mean of these two). Tasks without prompts are left out. Intervals say how other prompts would move the figures,
-not other training seeds; a task with one prompt contributes no width.
+A key is absent where its figure does not exist: pass@k, best@k and mean@n if some prompt of the scope has
+fewer answers; `quality_feasible` and `duplicates_rate` if no answer of the scope is feasible (a category
+without any is left out of the benchmark's mean of these two). Tasks without prompts are left out. Intervals
+say how other prompts would move the figures, not other training seeds; a task with one prompt contributes no
+width.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class BenchmarkMetrics(Metric):
         for score in scores:
             if self.tasks.get(score.task) != score.category:
                 raise ValueError(
-                    f"task {score.task!r} in category {score.category!r} is not among the metric's tasks {self.tasks}"
+                    f"task {score.task!r} in category {score.category!r} is not among the tasks {self.tasks}"
                 )
             if score.n > self.num_samples:
                 raise ValueError(f"{score.task}: {score.n} answers, more than num_samples={self.num_samples}")
@@ -114,9 +115,9 @@ class BenchmarkMetrics(Metric):
         }
 
     def _table(self) -> tuple[Array, Array]:
-        """Task codes (M,) and numerators and denominators (M, 2, figures) of all prompts, in an order of their own.
+        """Task codes (M,), numerators and denominators (M, 2, figures) of all prompts, sorted.
 
-        Sorted, because the order of prompts depends on the number of ranks, and resampling must not.
+        The order of prompts depends on the number of ranks, and resampling must not.
         """
         width = 1 + 2 * len(self._figures)
         flat = dim_zero_cat(self.rows) if len(self.rows) else torch.zeros(0)
@@ -135,9 +136,8 @@ class BenchmarkMetrics(Metric):
             weights = rng.multinomial(
                 len(prompts), np.full(len(prompts), 1 / len(prompts)), size=self._resamples
             )
-            tasks[int(code)] = _ratio(
-                np.tensordot(weights.astype(float), prompts, axes=1)
-            )  # (resamples, figures)
+            sums = np.tensordot(weights.astype(float), prompts, axes=1)  # (resamples, 2, figures)
+            tasks[int(code)] = _ratio(sums)
         overall = self._over_categories(tasks)
         values: dict[str, float] = {}
         for end, percent in (("_low", 2.5), ("_high", 97.5)):
@@ -158,7 +158,7 @@ class BenchmarkMetrics(Metric):
         return self._mean([self._mean([tasks[code] for code in codes]) for codes in members])
 
     def _mean(self, parts: list[Array]) -> Array:
-        """Unweighted mean of figures (..., figures): nan spreads, except in conditional figures, where it is skipped."""
+        """Unweighted mean of (..., figures): nan spreads, but is skipped in conditional figures."""
         stacked = np.stack(parts)
         known = ~np.isnan(stacked)
         skipping = np.where(known, stacked, 0).sum(axis=0) / np.where(

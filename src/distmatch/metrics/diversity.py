@@ -1,7 +1,7 @@
 """How many different solutions a policy gives to one prompt: mode collapse, seen directly.
 
-Solutions are compared by their canonical key, so eight rotations of one tour are one solution. Only feasible answers
-count. All figures depend on n, the number of answers to a prompt: compare them at equal n.
+Solutions are compared by their canonical key, so eight rotations of one tour are one solution. Only feasible
+answers count. All figures depend on n, the number of answers to a prompt: compare them at equal n.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def effective_solutions(keys: Sequence[str]) -> float:
 
 
 def inverse_simpson(keys: Sequence[str]) -> float:
-    """1 / sum of squared frequencies: like `effective_solutions`, less moved by rare ones; 0 without solutions."""
+    """1 / sum of squared frequencies: as `effective_solutions`, less moved by rare ones; 0 without any."""
     counts = Counter(keys).values()
     return len(keys) ** 2 / sum(c * c for c in counts) if keys else 0.0
 
@@ -62,7 +62,7 @@ class DistinctSolutions(RatioMetric):
 
 
 class EffectiveSolutions(RatioMetric):
-    """Mean over prompts of the effective number of solutions, exp(entropy); prompts without a solution count as 0."""
+    """Mean over prompts of the effective number of solutions, exp(entropy); 0 for prompts without any."""
 
     def contribution(self, score: GroupScore) -> Ratio:
         """Effective number of solutions of the prompt, out of one prompt."""
@@ -70,7 +70,7 @@ class EffectiveSolutions(RatioMetric):
 
 
 class InverseSimpson(RatioMetric):
-    """Mean over prompts of the inverse Simpson number of solutions; prompts without a solution count as 0."""
+    """Mean over prompts of the inverse Simpson number of solutions; 0 for prompts without any."""
 
     def contribution(self, score: GroupScore) -> Ratio:
         """Inverse Simpson number of solutions of the prompt, out of one prompt."""

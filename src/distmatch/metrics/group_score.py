@@ -66,7 +66,7 @@ class GroupScore:
 
 
 def _ratio_compute(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The other half of every `_<metric>_update` of this package, elementwise; nan where nothing was counted."""
+    """The other half of every `_<metric>_update` of this package; nan where nothing was counted."""
     return torch.where(denominator == 0, torch.nan, numerator / denominator)
 
 

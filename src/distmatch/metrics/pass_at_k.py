@@ -1,8 +1,8 @@
 """What k attempts would reach, estimated without bias from n >= k answers to each prompt.
 
-pass@k = 1 - C(n-c, k) / C(n, k) for c successes among n (Chen et al., arXiv 2107.03374), and its graded twin best@k, the
-expected best quality among k of the n answers drawn without replacement. Both in log space, so large n is no problem. With
-fewer answers than k there is no estimate, and none is made up.
+pass@k = 1 - C(n-c, k) / C(n, k) for c successes among n (Chen et al., arXiv 2107.03374), and its graded twin
+best@k, the expected best quality among k of the n answers drawn without replacement. Both in log space, so
+large n is no problem. With fewer answers than k there is no estimate, and none is made up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _best_at_k_update(score: GroupScore, k: int) -> Ratio:
 
 
 class PassAtK(RatioMetric):
-    """Mean over prompts of pass@k; nan as soon as one prompt has fewer than k answers.
+    """Mean over prompts of pass@k; nan if one prompt has fewer than k answers.
 
     Args:
         k: Number of attempts.
@@ -79,7 +79,7 @@ class PassAtK(RatioMetric):
 
 
 class BestAtK(RatioMetric):
-    """Mean over prompts of best@k, the expected best quality of k answers; nan as soon as one prompt has fewer.
+    """Mean over prompts of best@k, the expected best quality of k answers; nan if one prompt has fewer.
 
     Args:
         k: Number of attempts.

@@ -16,7 +16,7 @@ def _quality_feasible_update(score: GroupScore) -> Ratio:
 
 
 class QualityRatio(RatioMetric):
-    """Mean quality over all answers, infeasible ones as 0. Never above the success rate unless references are beaten."""
+    """Mean quality over all answers, infeasible ones as 0; at most the success rate on exact references."""
 
     def contribution(self, score: GroupScore) -> Ratio:
         """Summed quality, out of all answers."""

@@ -26,7 +26,7 @@ class SuccessRate(RatioMetric):
 
 
 class MeanAtN(RatioMetric):
-    """Success rate of each prompt over its n answers, then the mean over prompts; nan if one has another number.
+    """Success rate of each prompt over its n answers, then the mean over prompts; nan if one has not n.
 
     Args:
         n: Answers to each prompt.

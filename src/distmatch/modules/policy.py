@@ -175,7 +175,8 @@ class PolicyModule(LightningModule):
     def _prepare(self, batch: RolloutBatch) -> RolloutBatch:
         """Narrow the loss mask if the loss asks for it, then count over all ranks what its means divide by."""
         if self.loss.drops_zero_signal_groups:
-            live = ~flat_groups(batch.rewards, batch.group_size).repeat_interleave(batch.group_size)
+            flat = flat_groups(batch.rewards, batch.group_size, batch.loss_mask.any(dim=1))
+            live = ~flat.repeat_interleave(batch.group_size)
             batch = dataclasses.replace(batch, loss_mask=batch.loss_mask & live[:, None])
         totals = Totals.of(batch.loss_mask, batch.group_size, batch.rewards)
         if self._world() > 1:

@@ -40,10 +40,10 @@ NODES = 8
 def load_tiny(
     weights: str = "shipped",
     hidden_size: int = 128,
-    layers: int = 4,
+    layers: int = 5,
     heads: int = 4,
     key_value_heads: int = 2,
-    intermediate_size: int = 256,
+    intermediate_size: int = 384,
     init_std: float = 0.06,
     window: int = 128,
     seed: int = 0,

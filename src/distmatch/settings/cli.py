@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from distmatch.settings import folder
@@ -56,7 +57,7 @@ def main(
         argv: Arguments without the program's name; those of the process by default.
 
     Returns:
-        The exit status: 0, or 2 for a mistake in the settings, or 1 if one of several runs failed.
+        The exit status: 0, 2 for a mistake in the settings, 1 if one of several runs failed, 130 for Ctrl-C.
     """
     try:
         arguments = _read(sys.argv[1:] if argv is None else argv)
@@ -73,6 +74,15 @@ def main(
         run(load_config(catalogue, arguments.overrides))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130  # as shells have it; what can be gone on with was said by the run itself
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        # A constructor refused a value, and its message says why. Hydra adds "full_key: <path>" to its own.
+        place = str(error).rpartition("full_key: ")[2].splitlines()[0]
+        print(f"error: {place}: {error.__cause__}", file=sys.stderr)
         return 2
     return 0
 
@@ -130,12 +140,21 @@ def _run_each(catalogue: Catalogue, arguments: _Arguments) -> int:
     failed = []
     for number, job in enumerate(jobs, start=1):
         print(f"run {number} of {len(jobs)}: {' '.join(job)}", flush=True)
-        done = subprocess.run([sys.executable, sys.argv[0], *extra, *job], env=environment, check=False)
-        if done.returncode:
-            failed.append(f"{' '.join(job)} (exit status {done.returncode})")
+        status = _run_process([sys.executable, sys.argv[0], *extra, *job], environment)
+        if status:
+            failed.append(f"{' '.join(job)} (exit status {status})")
     if failed:
         print(f"error: {len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C reached it too: it saves what it has and says how to go on
+        raise
 
 
 def combinations(overrides: Sequence[str]) -> list[list[str]]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from fractions import Fraction
 
 from distmatch.batch import Prompt, Style
 from distmatch.tasks.base import Instance, Solution, Split, Task, Verdict
+
+LONGEST_CYCLE = 1000
 
 
 class Mixture(Task):
@@ -15,8 +18,9 @@ class Mixture(Task):
 
     Position t goes to the member that lags most behind its share, so any stretch of the stream holds every
     member in its share to within about one (equal weights: round robin), and each member's own instances 0,
-    1, 2, ... appear in order without gaps. Instances are the members' own and carry their task, level, seed
-    and index; a mixture has no `sense`, `category` or `level` of its own: ask `problem(instance)`.
+    1, 2, ... appear in order without gaps. The pattern repeats, so any position is found at once. Instances
+    are the members' own and carry their task, level, seed and index; a mixture has no `sense`, `category` or
+    `level` of its own: ask `problem(instance)`.
 
     Args:
         tasks: Members by name.
@@ -39,9 +43,7 @@ class Mixture(Task):
                     f"two members are the task {member.name!r}; each task may appear once in a mixture"
                 )
             self.tasks[member.name] = member
-        self._weights = _checked_weights(tasks, weights)
-        self._counts = [0] * len(tasks)
-        self._stream: list[tuple[Task, int]] = []  # position -> member and its own index, filled on demand
+        self._cycle = _cycle(_checked_weights(tasks, weights))
 
     def instance(self, split: Split, index: int) -> Instance:
         """The next instance of the member that position `index` belongs to."""
@@ -95,17 +97,25 @@ class Mixture(Task):
     def _assignment(self, index: int) -> tuple[Task, int]:
         if index < 0:
             raise ValueError(f"index={index} must not be negative")
-        members, total = list(self.tasks.values()), sum(self._weights)
-        while len(self._stream) <= index:
-            due = len(self._stream) + 1
-            lag = [
-                weight * due - count * total
-                for weight, count in zip(self._weights, self._counts, strict=True)
-            ]
-            chosen = lag.index(max(lag))
-            self._stream.append((members[chosen], self._counts[chosen]))
-            self._counts[chosen] += 1
-        return self._stream[index]
+        rounds, place = divmod(index, len(self._cycle))
+        chosen = self._cycle[place]
+        own_index = rounds * self._cycle.count(chosen) + self._cycle[:place].count(chosen)
+        return list(self.tasks.values())[chosen], own_index
+
+
+def _cycle(weights: list[float]) -> list[int]:
+    """The members' positions in the shortest pattern that holds their shares exactly, or to a thousandth."""
+    exact = [Fraction(weight).limit_denominator(1000) for weight in weights]
+    period = math.lcm(*((weight / sum(exact)).denominator for weight in exact))
+    if min(exact) == 0 or period > LONGEST_CYCLE:
+        exact = [Fraction(max(1, round(LONGEST_CYCLE * weight / sum(weights)))) for weight in weights]
+        period = int(sum(exact))
+    counts, order = [0] * len(weights), []
+    for due in range(1, period + 1):
+        lag = [weight * due - count * sum(exact) for weight, count in zip(exact, counts, strict=True)]
+        order.append(lag.index(max(lag)))
+        counts[order[-1]] += 1
+    return order
 
 
 def _checked_weights(tasks: Mapping[str, Task], weights: Mapping[str, float] | None) -> list[float]:

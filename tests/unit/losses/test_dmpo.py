@@ -7,13 +7,13 @@ import math
 
 import pytest
 import torch
-from tests.builders import make_batch, make_policy
 from torch import Tensor, nn
 
 from distmatch.batch import LossOutput
 from distmatch.losses.base import Loss
 from distmatch.losses.dmpo import DIVERGENCES, DMPOLoss
 from distmatch.losses.policy_gradient import GRPOLoss
+from tests.builders import make_batch, make_policy
 
 
 def gradient(loss: Loss, batch, policy) -> Tensor:

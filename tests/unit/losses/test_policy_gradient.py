@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
-from tests.builders import make_batch, make_policy
 from torch import Tensor
 
 from distmatch.losses.policy_gradient import GRPOLoss, clipped_surrogate
 from distmatch.ops import flat_groups
+from tests.builders import make_batch, make_policy
 
 
 def gradient(loss: GRPOLoss, batch, policy) -> Tensor:

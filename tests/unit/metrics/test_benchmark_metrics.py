@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tests.unit.metrics.scores import TASKS, make_score, make_scores
 
 from distmatch.metrics.benchmark import BenchmarkMetrics, ladder
 from distmatch.metrics.group_score import GroupScore
 from distmatch.metrics.pass_at_k import best_at_k, pass_at_k
+from tests.unit.metrics.scores import TASKS, make_score, make_scores
 
 
 def compute(
@@ -66,8 +66,9 @@ def test_tasks_categories_and_overall() -> None:
 def test_the_keys_of_a_single_task() -> None:
     found = compute([make_score(["a", "a", "b", None])], tasks={"tsp": "path"})
     names = {
-        "success_rate", "quality_ratio", "quality_feasible", "pass@1", "pass@2", "pass@4", "best@1", "best@2", "best@4",
-        "mean@4", "distinct_solutions", "effective_solutions", "duplicates_rate",
+        "success_rate", "quality_ratio", "quality_feasible", "pass@1", "pass@2", "pass@4",
+        "best@1", "best@2", "best@4", "mean@4",
+        "distinct_solutions", "effective_solutions", "duplicates_rate",
     }  # fmt: skip
     expected = names | {f"{n}_{end}" for n in names for end in ("low", "high")}
     assert set(found) == expected | {f"tsp/{n}" for n in names} | {f"category_path/{n}" for n in names}

@@ -37,7 +37,7 @@ def test_edges() -> None:
 
 
 def test_sampling_with_replacement_would_be_too_low() -> None:
-    """One success in four: any four of four hold it; drawn with replacement they miss it in 0.316 of cases."""
+    """One success in four: any four of four hold it; with replacement they miss it in 0.316."""
     assert best_at_k([1.0, 0, 0, 0], 4) == pytest.approx(1.0)
 
 

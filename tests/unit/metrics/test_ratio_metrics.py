@@ -6,7 +6,6 @@ import math
 import random
 
 import pytest
-from tests.unit.metrics.scores import make_score, make_scores
 
 from distmatch.metrics.diversity import (
     DistinctSolutions,
@@ -19,6 +18,7 @@ from distmatch.metrics.diversity import (
 from distmatch.metrics.group_score import GroupScore
 from distmatch.metrics.quality_ratio import QualityOfFeasible, QualityRatio
 from distmatch.metrics.success_rate import MeanAtN, SuccessRate
+from tests.unit.metrics.scores import make_score, make_scores
 
 ALL = [
     SuccessRate,

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from distmatch.settings import ConfigError, main
@@ -61,6 +63,20 @@ def test_other_errors_pass(tree):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
+        main(tree.folder / "train.yaml", broken, "usage", [])
+
+
+def test_a_value_that_a_constructor_refuses_is_an_error_of_the_settings(tree, capsys):
+    def build(cfg):
+        instantiate({"algo": {"base": {"_target_": "builtins.int", "_args_": [cfg.choices.algo]}}})
+
+    assert main(tree.folder / "train.yaml", build, "usage", []) == 2
+    assert capsys.readouterr().err.startswith("error: algo.base: invalid literal for int()")
+
+    def broken(cfg):
+        instantiate({"_target_": "builtins.len", "_args_": [3]})
+
+    with pytest.raises(InstantiationException):
         main(tree.folder / "train.yaml", broken, "usage", [])
 
 

@@ -27,14 +27,16 @@ class _Level:
 
 LEVELS: Mapping[str, _Level] = {
     # ---- ours, for the tiny model ----
-    "tiny": _Level(vertices=(5, 7), parts=(2, 3), edge_probability=0.5),
+    "tiny": _Level(vertices=(6, 6), parts=(3, 3), edge_probability=0.7),
     # ---- published (papers 2.2) ----
     "easy": _Level((8, 12), (3, 4), 0.2),
     "medium": _Level((15, 22), (4, 6), 0.35),
     "hard": _Level((25, 32), (6, 8), 0.5),
     "bench": _Level((32, 40), (6, 8), 0.5),
 }
-FRESH = 0.15  # demonstrations: chance to open a new colour where an old one would do
+# Demonstrations, for the tiny model: mediocre on purpose, so that reinforcement has something to find.
+FRESH = 0.2  # chance to open a new colour where an old one would do
+SLIP = 0.12  # chance that one edge gets equal colours
 
 
 class GraphColoring(IntegerAnswerTask):
@@ -76,9 +78,9 @@ class GraphColoring(IntegerAnswerTask):
         return adjacency_lists(n, relabelled(rng, n, edges))
 
     def compact(self, instance: Instance) -> str:
-        """Edges, then the number of vertices: `coloring : 0-3 1-2 ; 5`."""
+        """Number of vertices, then the edges: `coloring 5: 0-3, 1-2`."""
         graph = neighbours(instance.data)
-        return "coloring : " + " ".join(f"{a}-{b}" for a, b in edge_list(graph)) + f" ; {len(graph)}"
+        return f"coloring {len(graph)}: " + ", ".join(f"{a}-{b}" for a, b in edge_list(graph))
 
     def fault(self, instance: Instance, numbers: Sequence[int]) -> str:
         """One colour a vertex, from 1, neighbours different."""
@@ -128,8 +130,8 @@ class GraphColoring(IntegerAnswerTask):
         )
 
     def demonstrate(self, instance: Instance, rng: random.Random) -> str:
-        """A colouring by noisy first fit."""
-        return self.format(_in_order(_noisy_first_fit(neighbours(instance.data), rng)))
+        """A colouring that fits, with noise."""
+        return self.format(_in_order(_noisy_fit(neighbours(instance.data), rng)))
 
     def feasible_answers(self, instance: Instance) -> Iterator[list[int]]:
         """All proper colourings up to renaming."""
@@ -158,12 +160,18 @@ def _first_free(graph: Neighbours, node: int, color: Coloring) -> int:
     return next(c for c in itertools.count(1) if c not in taken)
 
 
-def _noisy_first_fit(graph: Neighbours, rng: random.Random) -> Coloring:
-    """The demonstration policy: first fit in the order of the vertices, now and then with a new colour."""
+def _noisy_fit(graph: Neighbours, rng: random.Random) -> Coloring:
+    """The demonstration policy: any old colour that fits, in the order of the vertices, now and then a new one."""
     color: Coloring = {}
     for node in sorted(graph):
         fresh = max(color.values(), default=0) + 1
-        color[node] = fresh if rng.random() < FRESH else _first_free(graph, node, color)
+        taken = {color.get(other) for other in graph[node]}
+        fitting = [c for c in range(1, fresh) if c not in taken]
+        color[node] = fresh if not fitting or rng.random() < FRESH else pick(rng, fitting)
+    edges = edge_list(graph)
+    if edges and rng.random() < SLIP:
+        a, b = pick(rng, edges)
+        color[b] = color[a]
     return color
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from distmatch.tasks.base import Instance, Solution
-from distmatch.tasks.np.drawing import between, gumbel, shuffled, uniform
+from distmatch.tasks.np.drawing import between, gumbel, pick, shuffled, uniform
 from distmatch.tasks.np.integer_answers import IntegerAnswerTask, set_fault, set_key
 from distmatch.tasks.parsing import Spelling
 from distmatch.tasks.prompts import Wording
@@ -43,7 +43,7 @@ class _Planted:
 
 LEVELS: Mapping[str, _Plain | _Planted] = {
     # ---- ours, for the tiny model ----
-    "tiny": _Plain(items=(6, 8), weight=(1, 9), value=(1, 9), percent=45),
+    "tiny": _Plain(items=(8, 8), weight=(1, 9), value=(1, 9), percent=45),
     # ---- published (papers 2.2) ----
     "easy": _Planted((6, 10), (8, 15), (5, 25), (1.8, 2.5), (1.1, 1.4)),
     "medium": _Planted((8, 12), (15, 25), (20, 80), (1.5, 2.0), (1.05, 1.25)),
@@ -51,7 +51,9 @@ LEVELS: Mapping[str, _Plain | _Planted] = {
     "bench": _Planted((25, 35), (30, 45), (50, 200), (1.2, 1.6), (1.02, 1.15)),
 }
 POOR_RATIO = (0.3, 0.8)  # value over weight of the cheap distractors: ours, not published
-TEMPERATURE = 1.5  # demonstrations: 0 is greedy by value over weight, large is a random order
+# Demonstrations, for the tiny model: mediocre on purpose, so that reinforcement has something to find.
+TEMPERATURE = 1.0  # 0 is greedy by value over weight, large is a random order
+SLIP = 0.1  # chance that one item too many is packed
 MAX_CELLS = 50_000_000  # items times capacity that the dynamic programme accepts: about 0.1 s and 50 MB
 
 
@@ -93,9 +95,9 @@ class Knapsack(IntegerAnswerTask):
         return {"capacity": capacity, "items": named}
 
     def compact(self, instance: Instance) -> str:
-        """Capacity, then weight/value of each item: `knapsack 21 : 0 5/9 1 3/4`."""
+        """Capacity, then weight/value of each item: `knapsack 21: 0 5/9, 1 3/4`."""
         words = [f"{i} {weight}/{value}" for i, (weight, value) in _items(instance).items()]
-        return f"knapsack {instance.data['capacity']} : " + " ".join(words)
+        return f"knapsack {instance.data['capacity']}: " + ", ".join(words)
 
     def fault(self, instance: Instance, numbers: Sequence[int]) -> str:
         """Non-empty, known, distinct, within the capacity."""
@@ -208,9 +210,13 @@ def _best_selection(items: Sequence[Item], capacity: int) -> list[int]:
 def _noisy_greedy(items: Mapping[int, Item], capacity: int, rng: random.Random) -> list[int]:
     """The demonstration policy: take what fits, by log(value / weight) / TEMPERATURE plus Gumbel noise."""
     score = {i: math.log(value / weight) / TEMPERATURE + gumbel(rng) for i, (weight, value) in items.items()}
-    chosen, left = [], capacity
+    chosen, rest, left = [], [], capacity
     for i in sorted(items, key=lambda i: -score[i]):
         if items[i][0] <= left:
             chosen.append(i)
             left -= items[i][0]
+        else:
+            rest.append(i)
+    if rest and rng.random() < SLIP:
+        chosen.insert(rng.randrange(len(chosen) + 1), pick(rng, rest))
     return chosen

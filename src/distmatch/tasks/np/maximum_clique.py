@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from distmatch.tasks.base import Instance, Solution, instance_rng
-from distmatch.tasks.np.drawing import between, pick
+from distmatch.tasks.np.drawing import between, gumbel, pick
 from distmatch.tasks.np.graphs import Neighbours, adjacency_lists, edge_list, neighbours, relabelled
 from distmatch.tasks.np.integer_answers import IntegerAnswerTask, set_fault, set_key
 from distmatch.tasks.parsing import Spelling
@@ -20,20 +20,24 @@ from distmatch.tasks.prompts import Wording
 class _Level:
     vertices: tuple[int, int]
     planted: tuple[int, int]
+    # Probabilities of NON-edges: the published generator draws the complement, with a planted independent set.
+    apart_outside: float = 0.6  # between two outsiders
+    apart_across: float = 0.3  # between a planted vertex and an outsider
 
 
 LEVELS: Mapping[str, _Level] = {
     # ---- ours, for the tiny model ----
-    "tiny": _Level(vertices=(5, 7), planted=(3, 4)),
+    "tiny": _Level(vertices=(7, 7), planted=(3, 4), apart_outside=0.65, apart_across=0.65),
     # ---- published (papers 2.2) ----
     "easy": _Level((4, 8), (2, 4)),
     "medium": _Level((8, 12), (2, 4)),
     "hard": _Level((12, 16), (2, 6)),
     "bench": _Level((16, 20), (4, 8)),
 }
-# Probabilities of NON-edges: the published generator draws the complement, with a planted independent set.
-APART_OUTSIDE = 0.6  # between two outsiders
-APART_ACROSS = 0.3  # between a planted vertex and an outsider
+# Demonstrations, for the tiny model: mediocre on purpose, so that reinforcement has something to find.
+TEMPERATURE = 1.0  # 0 grows by the vertex with most candidates left, large at random
+STOP = 0.2  # chance to stop growing after each vertex
+SLIP = 0.12  # chance that one vertex too many is named
 SWAPS = 3  # swaps of the local search per vertex and start
 
 
@@ -66,14 +70,14 @@ class MaximumClique(IntegerAnswerTask):
         level = LEVELS[self.level]
         n = between(rng, level.vertices)
         planted = min(n, between(rng, level.planted))
-        apart = _planted_complement(rng, n, planted)
+        apart = _planted_complement(rng, n, planted, level)
         edges = [edge for edge in itertools.combinations(range(n), 2) if edge not in apart]
         return adjacency_lists(n, relabelled(rng, n, edges))
 
     def compact(self, instance: Instance) -> str:
-        """Edges, then the number of vertices: `clique : 0-3 1-2 ; 5`."""
+        """Number of vertices, then the edges: `clique 5: 0-3, 1-2`."""
         graph = neighbours(instance.data)
-        return "clique : " + " ".join(f"{a}-{b}" for a, b in edge_list(graph)) + f" ; {len(graph)}"
+        return f"clique {len(graph)}: " + ", ".join(f"{a}-{b}" for a, b in edge_list(graph))
 
     def fault(self, instance: Instance, numbers: Sequence[int]) -> str:
         """Non-empty, known, distinct, pairwise adjacent."""
@@ -114,7 +118,7 @@ class MaximumClique(IntegerAnswerTask):
         return self.solution(instance, largest_clique(neighbours(instance.data)), proved=True)
 
     def demonstrate(self, instance: Instance, rng: random.Random) -> str:
-        """A maximal clique grown from a random vertex."""
+        """A clique grown with noise."""
         return self.format(_grown(neighbours(instance.data), rng))
 
     def feasible_answers(self, instance: Instance) -> Iterator[list[int]]:
@@ -126,11 +130,11 @@ class MaximumClique(IntegerAnswerTask):
                     yield list(chosen)
 
 
-def _planted_complement(rng: random.Random, n: int, planted: int) -> set[tuple[int, int]]:
+def _planted_complement(rng: random.Random, n: int, planted: int, level: _Level) -> set[tuple[int, int]]:
     """Non-adjacent pairs: none inside the first `planted` vertices, one or more from each other to them."""
     apart: set[tuple[int, int]] = set()
     for a, b in itertools.combinations(range(n), 2):
-        probability = 0.0 if b < planted else APART_ACROSS if a < planted else APART_OUTSIDE
+        probability = 0.0 if b < planted else level.apart_across if a < planted else level.apart_outside
         if rng.random() < probability:
             apart.add((a, b))
     for outsider in range(planted, n):
@@ -140,10 +144,19 @@ def _planted_complement(rng: random.Random, n: int, planted: int) -> set[tuple[i
 
 
 def _grown(graph: Neighbours, rng: random.Random) -> list[int]:
-    """The demonstration policy: from a random vertex, add random common neighbours until none is left."""
-    clique = [pick(rng, sorted(graph))]
-    while candidates := sorted(set.intersection(*(graph[a] for a in clique))):
-        clique.append(pick(rng, candidates))
+    """The demonstration policy: noisy greedy growth that may stop early, sometimes with a vertex that does not fit."""
+
+    def choose(nodes: set[int], degree: Callable[[int], float]) -> int:
+        return max(sorted(nodes), key=lambda node: degree(node) / TEMPERATURE + gumbel(rng))
+
+    clique = [choose(set(graph), lambda node: len(graph[node]) / 2)]
+    candidates = set(graph[clique[0]])
+    while candidates and rng.random() > STOP:
+        clique.append(choose(candidates, lambda node: len(graph[node] & candidates)))
+        candidates &= graph[clique[-1]]
+    misfits = sorted(node for node in graph if node not in clique and not graph[node].issuperset(clique))
+    if misfits and rng.random() < SLIP:
+        clique.insert(rng.randrange(len(clique) + 1), pick(rng, misfits))
     return clique
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distmatch.tasks.base import Instance, Solution, instance_rng
-from distmatch.tasks.np.drawing import between, gumbel
+from distmatch.tasks.np.drawing import between, gumbel, shuffled
 from distmatch.tasks.np.integer_answers import IntegerAnswerTask
 from distmatch.tasks.parsing import Spelling
 from distmatch.tasks.prompts import Wording
@@ -26,14 +26,16 @@ class _Level:
 
 LEVELS: Mapping[str, _Level] = {
     # ---- ours, for the tiny model ----
-    "tiny": _Level(cities=(5, 6), distance=(1, 9)),
+    "tiny": _Level(cities=(6, 6), distance=(1, 9)),
     # ---- published (papers 2.2) ----
     "easy": _Level((10, 20)),
     "medium": _Level((20, 30)),
     "hard": _Level((35, 45)),
     "bench": _Level((45, 55)),
 }
-NOISE = 1.0  # demonstrations: 0 is nearest neighbour, large is a random tour
+# Demonstrations, for the tiny model: mediocre on purpose, so that reinforcement has something to find.
+TEMPERATURE = 1.5  # 0 is nearest neighbour, large is a random tour
+SLIP = 0.2  # chance that one city takes the place of another
 HELD_KARP_LIMIT = 12  # dynamic programming is faster up to here, CP-SAT beyond
 
 
@@ -75,9 +77,10 @@ class TSP(IntegerAnswerTask):
         return {str(a): row for a, row in enumerate(rows)}
 
     def compact(self, instance: Instance) -> str:
-        """One row a city: `tsp : 0 1=7 2=3 ; 1 0=7 2=5 ; 2 0=3 1=5`."""
-        rows = [f"{a} " + " ".join(f"{b}={d}" for b, d in row.items()) for a, row in instance.data.items()]
-        return "tsp : " + " ; ".join(rows)
+        """The distance of each pair: `tsp: 0-1=7, 0-2=3, 1-2=5`."""
+        cities, distances = _matrix(instance.data)
+        pairs = itertools.combinations(range(len(cities)), 2)
+        return "tsp: " + ", ".join(f"{cities[i]}-{cities[j]}={distances[i][j]}" for i, j in pairs)
 
     def fault(self, instance: Instance, numbers: Sequence[int]) -> str:
         """Closed, of length n + 1, each city once."""
@@ -166,14 +169,15 @@ def _nearest_neighbour(distances: Matrix, start: int) -> list[int]:
 
 
 def _noisy_neighbour(distances: Matrix, rng: random.Random) -> list[int]:
-    """The demonstration policy: nearest neighbour from city 0, Gumbel noise relative to the mean distance."""
-    n = len(distances)
-    scale = NOISE * sum(map(sum, distances)) / (n * (n - 1)) / 2
-    tour, left = [0], list(range(1, n))
+    """The demonstration policy: nearest neighbour from city 0 with Gumbel noise, sometimes a city twice."""
+    tour, left = [0], list(range(1, len(distances)))
     while left:
         row = distances[tour[-1]]
-        tour.append(max(left, key=lambda city: gumbel(rng) - row[city] / scale))
+        tour.append(max(left, key=lambda city: gumbel(rng) - row[city] / TEMPERATURE))
         left.remove(tour[-1])
+    if rng.random() < SLIP:
+        place, other = shuffled(rng, range(1, len(tour)))[:2]
+        tour[place] = tour[other]
     return tour
 
 

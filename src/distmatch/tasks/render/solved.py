@@ -41,8 +41,8 @@ def draw_side_by_side(instance: Instance, answers: Sequence[tuple[Answer, str]])
 
     Args:
         instance: The problem.
-        answers: Answers with their titles. Tours are laid out along the last one, so put the reference there: a
-            tour crosses itself where it differs.
+        answers: Answers with their titles. Tours are laid out along the last one, so put the reference there:
+            a tour crosses itself where it differs.
 
     Returns:
         The figure, or None for a task that has no pictures.
@@ -61,6 +61,12 @@ def draw_side_by_side(instance: Instance, answers: Sequence[tuple[Answer, str]])
         draw(panel, instance.data, answer, [other for other, _ in answers])
         panel.set_title(title, color=INK, fontsize=9.5, pad=6)
     return figure
+
+
+def answer_of_key(key: str | None) -> list[int] | None:
+    """The answer that a verdict's canonical key stands for; None for keys that are no list of integers."""
+    parts = (key or "").replace("-", ",").split(",")
+    return [int(part) for part in parts] if all(part.isdecimal() for part in parts) else None
 
 
 def to_pixels(figure: Figure) -> np.ndarray:
