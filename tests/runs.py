@@ -16,7 +16,14 @@ from distmatch.settings.compose import Catalogue, compose
 from distmatch.settings.folder import create_run_folder
 
 ROOT = Path(__file__).parents[1]
-LAB = ["task=lab", "task.prompts=2", "task.modes=16", "task.near=64", "data.max_tokens=8", "data.eval_prompts=2"]
+LAB = [
+    "task=lab",
+    "task.prompts=2",
+    "task.modes=16",
+    "task.near=64",
+    "data.max_tokens=8",
+    "data.eval_prompts=2",
+]
 LAB += ["data.prompts_per_iteration=8", "data.group_size=4", "data.eval_samples=8", "module.lr=1e-3"]
 SMALL = ["model.hidden_size=64", "model.layers=2", "model.heads=2", "model.key_value_heads=1"]
 SMALL += ["model.intermediate_size=128"]
@@ -36,7 +43,16 @@ def lab_warm_start(folder: Path) -> Path:
     from distmatch.run import run
 
     steps = ["warm_start.steps=120", "warm_start.batch_size=64", "warm_start.workers=0"]
-    run(config("stage=warm_start", *LAB, *SMALL, *steps, f"paths.cache_dir={folder}", f"paths.run_dir={folder}/run"))
+    run(
+        config(
+            "stage=warm_start",
+            *LAB,
+            *SMALL,
+            *steps,
+            f"paths.cache_dir={folder}",
+            f"paths.run_dir={folder}/run",
+        )
+    )
     return next(folder.glob("warm_start-*"))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -75,7 +76,7 @@ def run_policy(cfg: DictConfig) -> dict[str, float]:
     if checkpoint is None:
         log.start = _validate(parts)
     else:
-        # The held-out figures from before training travel in the checkpoint; show them again, do not measure a trained model.
+        # The figures from before training travel in the checkpoint: the model has been trained since.
         log.load_state_dict(read_checkpoint(checkpoint)["callbacks"]["RunLog"])
     for watcher in _callbacks(parts.trainer, ProgressDisplay, Diagnosis):
         watcher.remember_start(log.start)
@@ -100,7 +101,8 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
 
     Args:
         cfg: The config.
-        purge_step: TensorBoard drops events from this optimizer step on: those of a killed run after its checkpoint.
+        purge_step: TensorBoard drops events from this optimizer step on: those of a killed run after its
+            checkpoint.
     """
     seed_everything(int(cfg.seed), verbose=False)
     task: Task = instantiate(cfg.task)
@@ -110,12 +112,19 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
     loss = instantiate(cfg.algo)
     metrics = BenchmarkMetrics(task.categories(), data.eval_sampling.n)
     module: PolicyModule = make(
-        cfg.module, policy=policy, loss=loss, sampling=data.sampling, metrics=metrics, dump_folder=cfg.paths.run_dir
+        cfg.module,
+        policy=policy,
+        loss=loss,
+        sampling=data.sampling,
+        metrics=metrics,
+        dump_folder=cfg.paths.run_dir,
     )
     rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
     others: list[Callback] = [instantiate(node) for node in cfg.callbacks.values() if node]
     if not any(isinstance(c, RunLog) for c in others):
-        raise ConfigError("callbacks.run_log=null: it keeps metrics.csv and rollouts.jsonl whole; leave it in")
+        raise ConfigError(
+            "callbacks.run_log=null: it keeps metrics.csv and rollouts.jsonl whole; leave it in"
+        )
     trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
     return Parts(task, data, module, trainer)
 
@@ -125,7 +134,7 @@ def make(node: DictConfig, **objects: Any) -> Any:
     return instantiate(node, _partial_=True)(**objects)
 
 
-# ---- checkpoints ------------------------------------------------------------------------------------------------------
+# ---- checkpoints -------------------------------------------------------------------------------------------
 
 
 def newest_checkpoint(folder: Path) -> Path:
@@ -138,17 +147,18 @@ def newest_checkpoint(folder: Path) -> Path:
     for file in files:
         if is_readable(file):
             return file
-        print(f"{file.name} is damaged (the run was killed while writing it); using the one before", file=sys.stderr)
-    raise ConfigError(f"resume={folder}: no readable checkpoint in {folder / 'checkpoints'}; start the run anew")
+        print(
+            f"{file.name} is damaged (the run was killed while writing it); using the one before",
+            file=sys.stderr,
+        )
+    raise ConfigError(
+        f"resume={folder}: no readable checkpoint in {folder / 'checkpoints'}; start the run anew"
+    )
 
 
 def is_readable(file: Path) -> bool:
-    """Whether torch can open a checkpoint."""
-    try:
-        read_checkpoint(file)
-    except (RuntimeError, EOFError, OSError):
-        return False
-    return True
+    """Whether a checkpoint is whole: torch writes zip archives, whose directory comes last."""
+    return zipfile.is_zipfile(file)
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
@@ -169,7 +179,7 @@ def quiet() -> None:
     transformers.utils.logging.set_verbosity_error()
 
 
-# ---- details ----------------------------------------------------------------------------------------------------------
+# ---- details -----------------------------------------------------------------------------------------------
 
 
 def _validate(parts: Parts) -> dict[str, float]:
@@ -191,7 +201,9 @@ def _callbacks(trainer: Trainer, *kinds: type[Any]) -> Iterator[Any]:
 
 def _say_how_to_resume(folder: Path) -> None:
     if list((folder / "checkpoints").glob("*.ckpt")):
-        print(f"\nstopped; the last complete iteration is saved. Go on with:\n  python train.py resume={folder}")
+        print(
+            f"\nstopped; the last complete iteration is saved. Go on with:\n  python train.py resume={folder}"
+        )
     else:
         print("\nstopped before the first iteration was complete: nothing to resume from")
 

@@ -1,4 +1,4 @@
-"""Whole runs of the lab through `python train.py`: what they leave behind, killed and resumed, on two processes."""
+"""Whole runs of the lab by `python train.py`: what they leave, killed and resumed, on two processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def assert_same_run(one: Path, other: Path) -> None:
 def test_each_algo_runs(algo: str, lab_weights: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     more = [f"algo={algo}", "trainer.max_epochs=2", f"paths.run_dir={folder}"]
-    figures = run(config(*[a for a in arguments(lab_weights) if not a.startswith(("algo=", "trainer.max"))], *more))
+    figures = run(
+        config(*[a for a in arguments(lab_weights) if not a.startswith(("algo=", "trainer.max"))], *more)
+    )
     assert figures["val/success_rate"] > 0
     assert [row["iteration"] for row in metrics(folder)] == ["0", "1"]
     assert all(torch.isfinite(value).all() for value in state(folder).values())
@@ -71,9 +73,22 @@ def test_what_a_run_leaves_behind(whole_run: Path, lab_weights: Path) -> None:
         assert f"run/{name}" in figures
     records = rollouts(whole_run)
     assert len(records) == ITERATIONS * 8 * 4
-    wanted = {"task", "instance", "group", "completion", "parsed", "feasible", "value", "quality", "key", "reward"}
+    wanted = {
+        "task",
+        "instance",
+        "group",
+        "completion",
+        "parsed",
+        "feasible",
+        "value",
+        "quality",
+        "key",
+        "reward",
+    }
     assert wanted | {"length", "truncated"} <= set(records[0])
-    assert sum(r["reward"] for r in records[:32]) / 32 == pytest.approx(float(rows[0]["rollout/reward"]), abs=1e-6)
+    assert sum(r["reward"] for r in records[:32]) / 32 == pytest.approx(
+        float(rows[0]["rollout/reward"]), abs=1e-6
+    )
     assert sum(r["length"] for r in records) == figures["run/tokens"]
 
 
@@ -119,7 +134,11 @@ def kill_after(folder: Path, lines: int, delay: float, *overrides: str) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         file = folder / "metrics.csv"
-        if file.exists() and file.read_text().count("\n") >= lines and list((folder / "checkpoints").glob("*.ckpt")):
+        if (
+            file.exists()
+            and file.read_text().count("\n") >= lines
+            and list((folder / "checkpoints").glob("*.ckpt"))
+        ):
             break
         time.sleep(0.005)
     time.sleep(delay)
@@ -129,7 +148,9 @@ def kill_after(folder: Path, lines: int, delay: float, *overrides: str) -> None:
 
 def test_killed_and_resumed_equals_uninterrupted(whole_run: Path, lab_weights: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    kill_after(folder, 4, 0.01, *arguments(lab_weights, "data.updates_per_rollout=2", f"paths.run_dir={folder}"))
+    kill_after(
+        folder, 4, 0.01, *arguments(lab_weights, "data.updates_per_rollout=2", f"paths.run_dir={folder}")
+    )
     assert len(metrics(folder)) < ITERATIONS
     (folder / "checkpoints" / "iteration-999999.ckpt").write_bytes(b"half a checkpoint")
     moved = folder.rename(tmp_path / "moved")
@@ -145,14 +166,19 @@ def test_killed_and_resumed_equals_uninterrupted(whole_run: Path, lab_weights: P
 
 @pytest.mark.slow
 def test_twenty_random_kills(whole_run: Path, lab_weights: Path, tmp_path: Path) -> None:
-    """A run that is killed again and again, at twenty moments spread over an iteration, ends like one that is not."""
+    """Runs killed at twenty moments spread over an iteration end like one that was not."""
     moments = itertools.product(range(5), range(4))  # different delays within an iteration
     for kill, (part, run_number) in enumerate(moments):
         folder = tmp_path / f"run{run_number}"
         fresh = not (folder / "config.yaml").exists()
         start = arguments(lab_weights, "data.updates_per_rollout=2", f"paths.run_dir={folder}")
         lines = 2 + len(metrics(folder)) if not fresh else 2
-        kill_after(folder, min(lines, ITERATIONS), 0.02 * part + 0.003 * kill, *(start if fresh else [f"resume={folder}"]))
+        kill_after(
+            folder,
+            min(lines, ITERATIONS),
+            0.02 * part + 0.003 * kill,
+            *(start if fresh else [f"resume={folder}"]),
+        )
     for run_number in range(4):
         train(f"resume={tmp_path / f'run{run_number}'}")
         assert_same_run(whole_run, tmp_path / f"run{run_number}")

@@ -1,1 +1,1 @@
-"""callbacks"""
+"""What watches and drives a run."""

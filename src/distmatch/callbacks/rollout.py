@@ -1,4 +1,4 @@
-"""RolloutCallback: the one place where weights go to the sampler and completions come back as scored rollouts."""
+"""RolloutCallback: where weights go to the sampler and completions come back as scored rollouts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RolloutCallback(Callback):
         self.latest_eval: Rollouts | None = None
         self.phase = "start"
 
-    # ---- hooks ------------------------------------------------------------------------------------------------------
+    # ---- hooks ---------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the module how many updates share a rollout."""
@@ -94,13 +94,15 @@ class RolloutCallback(Callback):
         self.phase = "update"
         self._log(pl_module, trainer, batch, clock)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Refuse to train on rollouts of another iteration."""
         held = trainer.datamodule.buffered_iteration()
         if held != trainer.current_epoch:
             raise RuntimeError(
-                f"iteration {trainer.current_epoch} would train on rollouts of iteration {held}; resume from a "
-                "checkpoint that was written at the end of an iteration"
+                f"iteration {trainer.current_epoch} would train on rollouts of iteration {held}; resume "
+                "from a checkpoint that was written at the end of an iteration"
             )
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -116,7 +118,7 @@ class RolloutCallback(Callback):
         self._sampler.close()
         self._ready = False
 
-    # ---- steps ------------------------------------------------------------------------------------------------------
+    # ---- steps ---------------------------------------------------------------------------------------------
 
     def _collect(
         self,
@@ -135,7 +137,9 @@ class RolloutCallback(Callback):
         with self._timed("sample", clock):
             completions = self._sampler.sample([q.ids for q in queries], params, seeds)
         with self._timed("verify", clock):
-            rollouts = verify(trainer.datamodule, self._reward, queries, completions, params.n, trainer.current_epoch)
+            rollouts = verify(
+                trainer.datamodule, self._reward, queries, completions, params.n, trainer.current_epoch
+            )
         return completions, rollouts
 
     @contextmanager
@@ -154,7 +158,12 @@ class RolloutCallback(Callback):
         times["time/tokens_per_second"] = sum(self.latest.lengths) / max(clock["sample"], 1e-9)
         for name, value in {**figures, **times}.items():
             pl_module.log(
-                name, float(value), on_step=False, on_epoch=True, batch_size=1, sync_dist=trainer.world_size > 1
+                name,
+                float(value),
+                on_step=False,
+                on_epoch=True,
+                batch_size=1,
+                sync_dist=trainer.world_size > 1,
             )
 
 
@@ -174,7 +183,10 @@ def verify(
     if not bool(torch.isfinite(completions.logprobs).all()):
         raise NonFiniteError("the sampler returned log-probabilities that are not finite")
     lengths = completions.mask.sum(dim=1).tolist()
-    texts = [data.policy.decode(row[:length]) for row, length in zip(completions.ids.tolist(), lengths, strict=True)]
+    texts = [
+        data.policy.decode(row[:length])
+        for row, length in zip(completions.ids.tolist(), lengths, strict=True)
+    ]
     instances = [q.instance for q in queries for _ in range(n)]
     outcomes = [score(data.task, i, text, reward) for i, text in zip(instances, texts, strict=True)]
     truncated = (~completions.finished).tolist()
@@ -184,7 +196,9 @@ def verify(
 def evaluate(data: RolloutDataModule, sampler: Sampler, reward: Reward) -> list[GroupScore]:
     """Score the held-out prompts with a sampler that is set up, outside any trainer."""
     queries, params = data.eval_queries(), data.eval_sampling
-    completions = sampler.sample([q.ids for q in queries], params, data.sample_seeds(queries, "eval", params.n))
+    completions = sampler.sample(
+        [q.ids for q in queries], params, data.sample_seeds(queries, "eval", params.n)
+    )
     return group_scores(verify(data, reward, queries, completions, params.n), data)
 
 
@@ -237,12 +251,12 @@ def rollout_figures(rollouts: Rollouts, batch: RolloutBatch) -> dict[str, float 
     outcomes = rollouts.outcomes
     rows = len(outcomes)
     feasible = [o.quality for o in outcomes if o.success]
-    distinct = [
-        len({o.verdict.key for o in outcomes[part] if o.success}) for _, part in rollouts.groups()
-    ]
+    distinct = [len({o.verdict.key for o in outcomes[part] if o.success}) for _, part in rollouts.groups()]
     return {
         "reward": batch.rewards.mean(),
-        "reward_std": batch.rewards.view(-1, batch.group_size).std(dim=1).mean() if batch.group_size > 1 else 0.0,
+        "reward_std": batch.rewards.view(-1, batch.group_size).std(dim=1).mean()
+        if batch.group_size > 1
+        else 0.0,
         "success_rate": sum(o.success for o in outcomes) / rows,
         "quality_ratio": sum(o.quality for o in outcomes) / rows,
         "quality_feasible": sum(feasible) / max(1, len(feasible)),

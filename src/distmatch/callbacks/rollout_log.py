@@ -1,7 +1,8 @@
 """RunLog: what a run leaves behind in plain files, readable without this package.
 
-`rollouts.jsonl` has a line per training completion, `metrics.csv` a row per iteration. Both are flushed before the
-checkpoint of the same iteration is written, and cut back to it on resume, so a killed run leaves no line twice.
+`rollouts.jsonl` has a line per training completion, `metrics.csv` a row per iteration. Both are flushed
+before the checkpoint of the same iteration is written, and cut back to it on resume, so a killed run leaves
+no line twice.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class RunLog(Callback):
         self.start = dict(state_dict["start"])
 
     def totals(self) -> dict[str, float]:
-        """Seconds of training, tokens sampled on all ranks and iterations so far, over all sessions of the run."""
+        """Seconds of training, tokens sampled on all ranks, and iterations, over all sessions of the run."""
         return {"seconds": self._seconds, "tokens": self._tokens, "iterations": self._iteration + 1}
 
     @property

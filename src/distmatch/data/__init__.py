@@ -1,1 +1,1 @@
-"""data"""
+"""Where training data come from: rollouts and demonstrations."""

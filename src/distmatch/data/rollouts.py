@@ -16,7 +16,7 @@ from distmatch.sampling.base import SamplingParams
 from distmatch.tasks.base import Instance, Split, Task, derive_seed
 
 STREAM = 10**9
-"""Run seed s trains on instances s*STREAM, s*STREAM + 1, ...: other seeds see other prompts, evaluation stays the same."""
+"""Run seed s trains on instances s*STREAM, s*STREAM + 1, ...; evaluation is the same for all seeds."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Query:
 class RolloutDataModule(LightningDataModule):
     """Common to all algorithms: hands out prompts by rank and serves the current iteration's mini-batches.
 
-    Nothing here depends on epochs or loader state: the position is one counter of prompts, saved with the checkpoint.
+    Nothing here depends on epochs or loader state: the position is one counter of prompts, saved with the
+    checkpoint.
 
     Args:
         task: Where instances come from.
@@ -90,34 +91,36 @@ class RolloutDataModule(LightningDataModule):
         self._scored: list[Any] = []
         if max_prompt_tokens + max_tokens > policy.window:
             raise ValueError(
-                f"data.max_prompt_tokens={max_prompt_tokens} plus data.max_tokens={max_tokens} exceed the model's "
-                f"window of {policy.window} tokens; lower one of them"
+                f"data.max_prompt_tokens={max_prompt_tokens} plus data.max_tokens={max_tokens} exceed the "
+                f"model's window of {policy.window} tokens; lower one of them"
             )
 
-    # ---- prompts ----------------------------------------------------------------------------------------------------
+    # ---- prompts -------------------------------------------------------------------------------------------
 
     def next_queries(self, rank: int, world: int) -> list[Query]:
         """This rank's share of the next N prompts, and move on.
 
-        Every mini-batch takes an equal share of each rank, so the same groups meet in an update at any world size.
+        Every mini-batch takes an equal share of each rank, so the same groups meet in an update at any world
+        size.
         """
         first = self._prompts_seen
         self._prompts_seen += self.prompts_per_iteration
         share = self.prompts_per_iteration // (self.updates_per_rollout * world)
-        places = torch.arange(self.prompts_per_iteration).view(self.updates_per_rollout, world, share)[:, rank]
-        return [self._query("train", self.seed * STREAM + first + i, first + i) for i in places.reshape(-1).tolist()]
+        places = torch.arange(self.prompts_per_iteration).view(self.updates_per_rollout, world, share)
+        mine = places[:, rank].reshape(-1).tolist()
+        return [self._query("train", self.seed * STREAM + first + i, first + i) for i in mine]
 
     def eval_queries(self, rank: int = 0, world: int = 1) -> list[Query]:
-        """This rank's share of the held-out prompts; the same before, during and after training, for every run seed."""
+        """This rank's share of the held-out prompts: always the same ones, for every run seed."""
         split, count = self._eval_address
         return [self._query(split, i, i) for i in range(rank, count, world)]
 
     def sample_seeds(self, queries: Sequence[Query], purpose: str, n: int) -> list[int]:
-        """One seed a row, from the run's seed, the prompt's number and the sample's, independent of ranks and order."""
+        """One seed a row, from the run's seed, the prompt's number and the sample's alone."""
         return [derive_seed(purpose, self.seed, q.group_id, k) for q in queries for k in range(n)]
 
     def check_prompts(self, count: int = 64) -> None:
-        """Render the first training and held-out prompts and refuse any over budget, before anything is sampled."""
+        """Render the first training and the held-out prompts, and refuse any over budget."""
         for index in range(count):
             self._query("train", self.seed * STREAM + index, index)
         self.eval_queries()
@@ -132,7 +135,7 @@ class RolloutDataModule(LightningDataModule):
             )
         return Query(instance, tuple(ids), group_id)
 
-    # ---- what Lightning trains on -----------------------------------------------------------------------------------
+    # ---- what Lightning trains on --------------------------------------------------------------------------
 
     def fill(self, batch: RolloutBatch, iteration: int) -> None:
         """Replace the buffer by this iteration's rollouts, cut into mini-batches of whole groups."""
@@ -143,7 +146,7 @@ class RolloutDataModule(LightningDataModule):
         self._scored[:] = scored
 
     def train_dataloader(self) -> DataLoader[RolloutBatch]:
-        """Map-style and of known length: an iterable one would be fetched before this iteration has sampled."""
+        """Map-style, of known length: an iterable would be fetched before this iteration has sampled."""
         return DataLoader(self._buffer, batch_size=None, shuffle=False, num_workers=0)
 
     def val_dataloader(self) -> DataLoader[Any]:
@@ -154,7 +157,7 @@ class RolloutDataModule(LightningDataModule):
         """The iteration that the buffer belongs to; -1 before the first."""
         return self._buffer.iteration
 
-    # ---- resume -----------------------------------------------------------------------------------------------------
+    # ---- resume --------------------------------------------------------------------------------------------
 
     def fingerprint(self) -> str:
         """Identifies the stream of prompts: a resumed run must continue the same one."""
@@ -173,8 +176,8 @@ class RolloutDataModule(LightningDataModule):
         """
         if state_dict["fingerprint"] != self.fingerprint():
             raise ValueError(
-                f"the checkpoint was trained on {state_dict['fingerprint']}, this run's task is {self.fingerprint()}; "
-                "resume with the task and seed that the run was started with"
+                f"the checkpoint was trained on {state_dict['fingerprint']}, this run's task is "
+                f"{self.fingerprint()}; resume with the task and seed that the run was started with"
             )
         self._prompts_seen = int(state_dict["prompts_seen"])
 

@@ -1,7 +1,7 @@
 """The stage `warm_start`: a tiny model learns to read a task's instances from mediocre demonstrations.
 
-Its result is an ordinary model folder with a manifest, kept under a hash of all that it depends on. The checkpoint that
-the default settings give is shipped with the package.
+Its result is an ordinary model folder with a manifest, kept under a hash of all that it depends on. The
+checkpoint that the default settings give is shipped with the package.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def warm_start(cfg: DictConfig) -> dict[str, float]:
         _make(cfg, settings, folder)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     figures = manifest["figures"]
-    print(f"warm start in {folder}: success rate {figures['success_rate']:.3f}, "
-          f"quality ratio {figures['quality_ratio']:.3f}; use it with model.weights={folder}")
+    print(
+        f"warm start in {folder}: success rate {figures['success_rate']:.3f}, "
+        f"quality ratio {figures['quality_ratio']:.3f}; use it with model.weights={folder}"
+    )
     return {f"val/{name}": value for name, value in figures.items()}
 
 

@@ -1,1 +1,1 @@
-"""modules"""
+"""Models and the Lightning modules that train them."""

@@ -1,4 +1,4 @@
-"""A causal language model with its tokenizer and prompt style: loading, encoding, scoring. Sampling lies elsewhere."""
+"""A causal language model with its tokenizer and prompt style: loading, encoding, scoring."""
 
 from __future__ import annotations
 
@@ -69,15 +69,17 @@ class LanguageModel(nn.Module):
             ids = list(self.tokenizer(prompt.text)["input_ids"])
             if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids:
                 raise ValueError(
-                    f"the model's small vocabulary cannot spell this prompt: {prompt.text[:80]!r}; model=tiny reads "
-                    "tasks at task.level=tiny, other levels need model=hf"
+                    f"the small vocabulary cannot spell this prompt: {prompt.text[:80]!r}; model=tiny "
+                    "reads tasks at task.level=tiny, other levels need model=hf"
                 )
             return ids
         messages = [{"role": "user", "content": prompt.text}]
-        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return list(
+            self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of completion ids without special tokens; used for verifying and reading, never to train on."""
+        """Text of completion ids without special tokens: to verify and to read, never to train on."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def forward(
@@ -126,7 +128,7 @@ class LanguageModel(nn.Module):
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def frozen_hash(self) -> str:
-        """Hex digest of the parameters that training does not move (the base under LoRA); '' if there are none."""
+        """Hex digest of the parameters that training leaves alone (the base under LoRA); '' if none."""
         frozen = [(name, p) for name, p in self.named_parameters() if not p.requires_grad]
         return _hash_tensors(frozen) if frozen else ""
 
@@ -220,7 +222,9 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     ids = {tokenizer.eos_token_id} | (set(stated) if isinstance(stated, list) else {stated})
     found = frozenset(i for i in ids if i is not None)
     if not found:
-        raise ValueError("the model has no EOS token, so no completion could ever end; set one in its tokenizer")
+        raise ValueError(
+            "the model has no EOS token, so no completion could ever end; set one in its tokenizer"
+        )
     return found
 
 

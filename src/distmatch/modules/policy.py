@@ -1,7 +1,8 @@
 """PolicyModule: a language model, a loss plug-in and an optimizer under Lightning's automatic optimization.
 
-The loss sees a whole batch of whole groups; memory is handled here, below it. Rows run through the model in chunks, each
-under non-reentrant activation checkpointing, so the gradient is exactly that of the whole batch at the memory of one chunk.
+The loss sees a whole batch of whole groups; memory is handled here, below it. Rows run through the model in
+chunks, each under non-reentrant activation checkpointing, so the gradient is exactly that of the whole batch
+at the memory of one chunk.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ class PolicyModule(LightningModule):
         lr: Learning rate of the policy.
         betas: Adam's moment rates.
         weight_decay: Decoupled weight decay.
-        scheduler: Name of a transformers schedule over optimizer steps: `constant_with_warmup`, `cosine`, `linear`, ...
+        scheduler: Name of a transformers schedule over optimizer steps: `constant_with_warmup`, `cosine`,
+            `linear`, ...
         warmup_steps: Optimizer steps of linear warm-up.
-        micro_batch_tokens: Most padded tokens (prompt plus completion) of one chunk. Lower it when memory runs out: the
-            update stays the same, only slower.
-        reference: What the loss's reference is: `initial_policy` (these weights as they are now) or `base` (the model
-            without its LoRA adapter).
-        log_entropy: Log the policy's entropy even if the loss does not need it; costs time with large vocabularies.
+        micro_batch_tokens: Most padded tokens (prompt plus completion) of one chunk. Lower it when memory
+            runs out: the update stays the same, only slower.
+        reference: What the loss's reference is: `initial_policy` (these weights as they are now) or `base`
+            (the model without its LoRA adapter).
+        log_entropy: Log the policy's entropy even if the loss does not need it; costs time with large
+            vocabularies.
         metrics: Held-out metrics, updated by `validation_step`.
         dump_folder: Where a batch that led to nan is kept as evidence.
 
@@ -84,7 +87,7 @@ class PolicyModule(LightningModule):
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train")
         self._reference = self._make_reference(reference)
 
-    # ---- scoring ----------------------------------------------------------------------------------------------------
+    # ---- scoring -------------------------------------------------------------------------------------------
 
     def forward(self, batch: RolloutBatch) -> PolicyOutput:
         """Score a whole batch in chunks, with exact gradients for whatever the loss requires."""
@@ -106,7 +109,9 @@ class PolicyModule(LightningModule):
         for rows in torch.arange(batch.rows, device=inputs[0].device).chunk(chunks):
             piece = _trim(tuple(x[rows] for x in inputs))
             length = batch.completion_ids.shape[1]
-            parts.append(_score_chunk(model, piece, length, self.sampling.temperature, wants, recompute=chunks > 1))
+            parts.append(
+                _score_chunk(model, piece, length, self.sampling.temperature, wants, recompute=chunks > 1)
+            )
         merged = [None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)]
         return PolicyOutput(*merged)
 
@@ -115,7 +120,9 @@ class PolicyModule(LightningModule):
         per_chunk = max(1, self._micro_batch_tokens // max(1, width))
         chunks = math.ceil(rows / per_chunk)
         if self._world() > 1:
-            chunks = int(self.trainer.strategy.reduce(torch.tensor(float(chunks), device=self.device), reduce_op="max"))
+            chunks = int(
+                self.trainer.strategy.reduce(torch.tensor(float(chunks), device=self.device), reduce_op="max")
+            )
         return min(chunks, rows)
 
     @torch.no_grad()
@@ -133,7 +140,9 @@ class PolicyModule(LightningModule):
             found |= self._annotate_reference(batch, hidden="ref_prompt_hidden" in needs)
         for name, value in found.items():
             if value is not None and not bool(torch.isfinite(value).all()):
-                raise NonFiniteError(f"{name} of the rollouts are not finite{self._blame()}{self._dump(batch)}")
+                raise NonFiniteError(
+                    f"{name} of the rollouts are not finite{self._blame()}{self._dump(batch)}"
+                )
         return dataclasses.replace(batch, **found)
 
     def _annotate_reference(self, batch: RolloutBatch, *, hidden: bool) -> dict[str, Tensor | None]:
@@ -146,7 +155,7 @@ class PolicyModule(LightningModule):
         return {"ref_logprobs": scored.logprobs, "ref_prompt_hidden": scored.prompt_hidden}
 
     def _make_reference(self, kind: Reference) -> list[LanguageModel] | None:
-        """A frozen copy outside the module tree (so never in a checkpoint), or None for the base under the adapter."""
+        """A frozen copy outside the module tree, so never in a checkpoint; None for the base under LoRA."""
         if not {"ref_logprobs", "ref_prompt_hidden"} & self.loss.requires:
             return None
         if kind == "initial_policy":
@@ -154,10 +163,10 @@ class PolicyModule(LightningModule):
         if kind == "base" and self.policy.adapted:
             return None
         raise ValueError(
-            f"module.reference={kind!r}: 'base' needs a LoRA model (model.lora); without one use 'initial_policy'"
+            f"module.reference={kind!r}: 'base' needs a LoRA model (model.lora); else use 'initial_policy'"
         )
 
-    # ---- training ---------------------------------------------------------------------------------------------------
+    # ---- training ------------------------------------------------------------------------------------------
 
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> Tensor:
         """One update: score, complete the batch, call the loss, log."""
@@ -173,7 +182,7 @@ class PolicyModule(LightningModule):
         return output.loss
 
     def _prepare(self, batch: RolloutBatch) -> RolloutBatch:
-        """Narrow the loss mask if the loss asks for it, then count over all ranks what its means divide by."""
+        """Narrow the loss mask if the loss asks for it, then count what its means divide by."""
         if self.loss.drops_zero_signal_groups:
             flat = flat_groups(batch.rewards, batch.group_size, batch.loss_mask.any(dim=1))
             live = ~flat.repeat_interleave(batch.group_size)
@@ -220,21 +229,26 @@ class PolicyModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the policy's and the loss's own parameters apart, and stop before a step on anything not finite.
+        """Clip the policy's and the loss's own parameters apart; stop before a step that is not finite.
 
         Gradients are already reduced over ranks here, so all ranks agree.
         """
         limit = gradient_clip_val if gradient_clip_val else math.inf
-        parts = {"grad_norm": list(self.policy.trainable().values()), "loss_grad_norm": list(self.loss.parameters())}
+        parts = {
+            "grad_norm": list(self.policy.trainable().values()),
+            "loss_grad_norm": list(self.loss.parameters()),
+        }
         for name, parameters in parts.items():
             if not parameters:
                 continue
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
             if not bool(torch.isfinite(norm)):
                 raise NonFiniteError(f"{name} is {norm.item()}{self._blame()}")
-            self.log(f"train/{name}", norm, on_step=False, on_epoch=True, batch_size=1, sync_dist=self._world() > 1)
+            self.log(
+                f"train/{name}", norm, on_step=False, on_epoch=True, batch_size=1, sync_dist=self._world() > 1
+            )
 
-    # ---- validation -------------------------------------------------------------------------------------------------
+    # ---- validation ----------------------------------------------------------------------------------------
 
     def validation_step(self, batch: Sequence[Any], batch_idx: int) -> None:
         """Add scored groups of held-out prompts (`GroupScore`) to the metrics."""
@@ -248,13 +262,13 @@ class PolicyModule(LightningModule):
         self.val_metrics.reset()
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Rollouts move; scored groups hold no tensors (and Lightning refuses to walk through frozen dataclasses)."""
+        """Rollouts move; scored groups hold no tensors, and Lightning walks into no frozen dataclass."""
         return batch.to(device) if isinstance(batch, RolloutBatch) else batch
 
-    # ---- checkpoints ------------------------------------------------------------------------------------------------
+    # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep only what trains: trainable weights and the loss's own state, with the base's hash beside them."""
+        """Keep only what trains, policy and loss, with the hash of the frozen base beside it."""
         kept = self._saved_names()
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
         checkpoint["frozen_hash"] = self.policy.frozen_hash()
@@ -271,8 +285,8 @@ class PolicyModule(LightningModule):
         if missing or unknown or shapes:
             first = sorted(missing | unknown | set(shapes))[0]
             raise ValueError(
-                f"the checkpoint is of another model or loss: {len(missing)} weights missing, {len(unknown)} unknown, "
-                f"{len(shapes)} of another shape (first: {first}); use the model and algo that the run was started with"
+                f"the checkpoint is of another model or loss: {len(missing)} weights missing, {len(unknown)} "
+                f"unknown, {len(shapes)} of another shape (first: {first}); use the run's own model and algo"
             )
         if checkpoint["frozen_hash"] != self.policy.frozen_hash():
             raise ValueError("the checkpoint's adapter was trained on other base weights than this model's")
@@ -287,7 +301,7 @@ class PolicyModule(LightningModule):
             k for k, v in names.items() if k in trainable or k.startswith("loss.") or v.data_ptr() in tied
         }
 
-    # ---- small things -----------------------------------------------------------------------------------------------
+    # ---- small things --------------------------------------------------------------------------------------
 
     def _world(self) -> int:
         attached = self._trainer is not None
@@ -298,7 +312,11 @@ class PolicyModule(LightningModule):
         bad = [n for n, p in self.policy.named_parameters() if not bool(torch.isfinite(p).all())]
         if bad:
             return f"; weights with nan or inf: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}"
-        grads = [n for n, p in self.policy.trainable().items() if p.grad is not None and not p.grad.isfinite().all()]
+        grads = [
+            n
+            for n, p in self.policy.trainable().items()
+            if p.grad is not None and not p.grad.isfinite().all()
+        ]
         if grads:
             return f"; gradients with nan or inf: {', '.join(grads[:3])}{' ...' if len(grads) > 3 else ''}"
         return "; all weights are finite"
@@ -307,7 +325,9 @@ class PolicyModule(LightningModule):
         if self._dump_folder is None:
             return ""
         file = Path(self._dump_folder) / f"nonfinite-step{self.global_step}-rank{self.global_rank}.pt"
-        torch.save({f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "totals"}, file)
+        torch.save(
+            {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "totals"}, file
+        )
         return f"; the batch is kept in {file}"
 
 

@@ -1,6 +1,7 @@
-"""The default model: a small stock Qwen3 decoder with a word-level tokenizer of its own, for the compact prompt style.
+"""The default model: a small stock Qwen3 decoder that reads compact prompts word by word.
 
-Every word of a compact prompt is one token: a node `3`, an edge `0-3`, an edge with its length `0-3=7`, an item's weight
+Every word of a compact prompt is one token: a node `3`, an edge `0-3`, an edge with its length `0-3=7`, an
+    item's weight
 and value `5/9`. Commas and spaces only separate, so an answer `Answer: [3, 0, 5]` costs one token an item.
 """
 
@@ -51,23 +52,31 @@ def load_tiny(
     """The tiny model.
 
     Args:
-        weights: `shipped` for the warm-started checkpoint in the package, `random` for fresh ones of the sizes below, or
-            a folder that `stage=warm_start` or an export wrote.
-        hidden_size, layers, heads, key_value_heads, intermediate_size, window: Architecture of random weights.
-        init_std: Standard deviation of random weights; 0.06 learns to read faster than the usual 0.02 at this size.
+        weights: `shipped` for the warm-started checkpoint in the package, `random` for fresh ones of the
+            sizes below, or a folder that `stage=warm_start` or an export wrote.
+        hidden_size: H of random weights, like all that follows.
+        layers: Decoder layers.
+        heads: Attention heads of dimension 32.
+        key_value_heads: Heads that keys and values have.
+        intermediate_size: Width of the feed-forward layers.
+        init_std: Standard deviation of random weights; 0.06 learns to read faster than the usual 0.02 at this
+            size.
+        window: Longest sequence in tokens.
         seed: Of random weights.
 
     Raises:
         ValueError: The folder does not exist.
     """
     if weights == "random":
-        sizes = dict(hidden_size=hidden_size, num_hidden_layers=layers, num_attention_heads=heads)
-        sizes |= dict(num_key_value_heads=key_value_heads, intermediate_size=intermediate_size)
+        sizes = {"hidden_size": hidden_size, "num_hidden_layers": layers, "num_attention_heads": heads}
+        sizes |= {"num_key_value_heads": key_value_heads, "intermediate_size": intermediate_size}
         model = build_model(seed, initializer_range=init_std, max_position_embeddings=window, **sizes)
         return LanguageModel(model.train(), build_tokenizer(), "compact")
     folder = shipped_folder() if weights == "shipped" else Path(weights)
     if not (folder / "config.json").exists():
-        raise ValueError(f"model.weights={weights!r}: no model in {folder}; use 'shipped', 'random' or a model folder")
+        raise ValueError(
+            f"model.weights={weights!r}: no model in {folder}; use 'shipped', 'random' or a model folder"
+        )
     return load_language_model(str(folder), style="compact")
 
 
@@ -77,7 +86,7 @@ def shipped_folder() -> Path:
 
 
 def build_model(seed: int, **sizes: float) -> Qwen3ForCausalLM:
-    """A Qwen3 decoder with random weights; tied embeddings, head dimension 32 (the smallest that vLLM takes)."""
+    """A Qwen3 decoder with random weights, tied embeddings and the smallest heads that vLLM takes, 32."""
     config = Qwen3Config(
         vocab_size=len(vocabulary()),
         head_dim=32,

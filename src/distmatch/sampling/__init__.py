@@ -1,1 +1,1 @@
-"""sampling"""
+"""Samplers: what draws completions from the policy."""

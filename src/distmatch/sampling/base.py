@@ -20,8 +20,8 @@ class SamplingParams:
         n: Samples per prompt.
         max_tokens: Length limit of a completion in tokens, EOS included.
         temperature: Softmax temperature, above zero.
-        top_p: Nucleus mass; 1 keeps the whole vocabulary. Other values shift log-probabilities between engine and
-            trainer, so training rollouts refuse them (evaluation may use them).
+        top_p: Nucleus mass; 1 keeps the whole vocabulary. Other values shift log-probabilities between engine
+            and trainer, so training rollouts refuse them (evaluation may use them).
 
     Raises:
         ValueError: A value is out of its range.
@@ -34,7 +34,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.max_tokens < 1:
-            raise ValueError(f"n and max_tokens must be at least 1, got n={self.n}, max_tokens={self.max_tokens}")
+            raise ValueError(
+                f"n and max_tokens must be at least 1, got n={self.n}, max_tokens={self.max_tokens}"
+            )
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if not 0 < self.top_p <= 1:
@@ -58,8 +60,8 @@ class Sampler(Protocol):
         Args:
             prompts: N lists of token ids.
             params: How to draw.
-            seeds: One 63-bit seed for each of the N*n rows; with the HF sampler a row's tokens depend on its seed,
-                its prompt and the weights alone, not on the other rows.
+            seeds: One 63-bit seed for each of the N*n rows; with the HF sampler a row's tokens depend on its
+                seed, its prompt and the weights alone, not on the other rows.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Sampling from the trainer's own weights: no engine, no copy, exact log-probabilities.
 
-A prompt is prefilled once for its whole group, rows leave the batch at EOS, and every row draws from uniforms of its own
-generator by inverse CDF, so that its tokens do not depend on which other rows it is sampled with.
+A prompt is prefilled once for its whole group, rows leave the batch at EOS, and every row draws from uniforms
+of its own generator by inverse CDF, so that its tokens do not depend on which other rows it is sampled with.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ class HFSampler:
         if self._policy is None:
             raise RuntimeError("HFSampler.sample was called before setup")
         if len(seeds) != len(prompts) * params.n:
-            raise ValueError(f"{len(prompts)} prompts x {params.n} samples need as many seeds, got {len(seeds)}")
+            raise ValueError(
+                f"{len(prompts)} prompts x {params.n} samples need as many seeds, got {len(seeds)}"
+            )
         per_pass = max(1, self.max_rows // params.n)
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # like lengths together: less padding
+        order = sorted(
+            range(len(prompts)), key=lambda i: len(prompts[i])
+        )  # like lengths together: less padding
         pieces: dict[int, Completions] = {}
         for start in range(0, len(order), per_pass):
             chosen = order[start : start + per_pass]
@@ -127,7 +131,7 @@ def _decode(
 def _prefill(
     policy: LanguageModel, prompt_ids: Tensor, prompt_mask: Tensor, n: int
 ) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
-    """Run the prompts once and repeat their state n times: last logits (B, V), cache, mask (B, P), positions (B,)."""
+    """Run the prompts once, repeat n times: last logits (B, V), cache, mask (B, P), positions (B,)."""
     mask = prompt_mask.long()
     cache = DynamicCache(config=policy.model.config)
     logits = _step(policy, prompt_ids, mask, (mask.cumsum(dim=1) - 1).clamp(min=0), cache)
@@ -149,7 +153,7 @@ def _step(policy: LanguageModel, ids: Tensor, mask: Tensor, positions: Tensor, c
 
 
 def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Inverse-CDF draw: logits (b, V) and uniforms in [0, 1) (b,) -> token ids and their log-probabilities, (b,) each.
+    """Inverse-CDF draw: logits (b, V), uniforms in [0, 1) (b,) -> token ids and log-probabilities (b,).
 
     The cumulative sum runs in float64, so that a token's chance is right even in large vocabularies.
     """

@@ -1,1 +1,1 @@
-"""tasks"""
+"""Tasks: instances, prompts, verifiers and references."""

@@ -1,4 +1,4 @@
-"""The contract of a task: instances by index, prompts in two styles, a total verifier, a reference solution."""
+"""The contract of a task: instances by index, two prompt styles, a total verifier, a reference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Verdict:
         parsed: An answer in an accepted spelling was found.
         feasible: That answer is a valid solution.
         value: Its objective value, None if infeasible.
-        key: Canonical form of the solution (a tour up to rotation and direction, a set as a set), None if infeasible.
+        key: Canonical form of the solution (a tour up to rotation and direction, a set as a set), None if
+            infeasible.
         formatted: The text follows the required form `... Answer: <something>`, right or wrong.
         reason: Why it is not feasible, in a few words; empty if it is.
     """
@@ -94,7 +95,8 @@ class Solution:
 class Task(ABC):
     """One problem family at one level.
 
-    Subclasses define the class attributes and the abstract methods; addressing, splits and references are done here.
+    Subclasses define the class attributes and the abstract methods; addressing, splits and references are
+    done here.
 
     Args:
         level: One of the task's `levels`.
@@ -114,7 +116,9 @@ class Task(ABC):
         self, level: str = "tiny", seed: int = 0, reference: Literal["heuristic", "exact"] = "heuristic"
     ) -> None:
         if level not in self.levels:
-            raise ValueError(f"level={level!r} is unknown to task {self.name}; choose one of {', '.join(self.levels)}")
+            raise ValueError(
+                f"level={level!r} is unknown to task {self.name}; choose one of {', '.join(self.levels)}"
+            )
         if reference not in ("heuristic", "exact"):
             raise ValueError(f"reference={reference!r} must be 'heuristic' or 'exact'")
         self.level = level
@@ -122,12 +126,13 @@ class Task(ABC):
         self._reference = reference
         self._references: dict[str, Solution] = {}
 
-    # ---- addressing -------------------------------------------------------------------------------------------------
+    # ---- addressing ----------------------------------------------------------------------------------------
 
     def instance(self, split: Split, index: int) -> Instance:
         """The instance at an address: the same on any machine, in any order.
 
-        Splits are disjoint by construction: the hash of a problem says which split may hold it, and the generator is
+        Splits are disjoint by construction: the hash of a problem says which split may hold it, and the
+            generator is
         asked again until it fits.
         """
         if split not in SPLITS:
@@ -146,7 +151,7 @@ class Task(ABC):
             self._references[key] = solver(instance)
         return self._references[key]
 
-    # ---- to be defined by a task ------------------------------------------------------------------------------------
+    # ---- to be defined by a task ---------------------------------------------------------------------------
 
     @abstractmethod
     def generate(self, rng: random.Random) -> Mapping[str, object]:
@@ -192,7 +197,8 @@ class Task(ABC):
 def quality(value: float, reference: float, sense: Sense) -> float:
     """Quality ratio of a feasible answer: value/reference for `max`, reference/value for `min`.
 
-    Not clipped: above 1 the answer beats a heuristic reference, as in the papers. Zeros: 1 where both are zero; with one
+    Not clipped: above 1 the answer beats a heuristic reference, as in the papers. Zeros: 1 where both are
+        zero; with one
     zero there is no ratio, and the better side counts as 1 and the worse as 0.
     """
     better, worse = (value, reference) if sense == "max" else (reference, value)
@@ -208,7 +214,7 @@ def fingerprint(task: str, data: Mapping[str, object]) -> str:
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from any printable parts by sha256: unlike `seed + index`, different parts never collide by sums."""
+    """A 63-bit seed from any printable parts; unlike with `seed + index`, different parts never collide."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 

@@ -13,7 +13,12 @@ from tests.builders import make_batch
 
 
 def data(policy: LanguageModel, task=None, **settings) -> RolloutDataModule:
-    settings = {"prompts_per_iteration": 12, "group_size": 4, "max_prompt_tokens": 32, "max_tokens": 9} | settings
+    settings = {
+        "prompts_per_iteration": 12,
+        "group_size": 4,
+        "max_prompt_tokens": 32,
+        "max_tokens": 9,
+    } | settings
     return RolloutDataModule(task or TSP(), policy, **settings)
 
 
@@ -21,7 +26,9 @@ def data(policy: LanguageModel, task=None, **settings) -> RolloutDataModule:
 @pytest.mark.parametrize("world", [1, 2])
 def test_every_update_sees_the_same_prompts_at_any_world_size(small_policy, updates, world) -> None:
     whole = [q.group_id for q in data(small_policy, updates_per_rollout=updates).next_queries(0, 1)]
-    shares = [data(small_policy, updates_per_rollout=updates).next_queries(rank, world) for rank in range(world)]
+    shares = [
+        data(small_policy, updates_per_rollout=updates).next_queries(rank, world) for rank in range(world)
+    ]
     size = 12 // updates
     for update in range(updates):
         part = size // world
@@ -40,7 +47,9 @@ def test_the_stream_goes_on_after_a_resume_and_never_repeats(small_policy) -> No
 
 def test_other_seeds_train_on_other_prompts_and_are_measured_on_the_same(small_policy) -> None:
     one, two = data(small_policy, seed=1, eval_prompts=8), data(small_policy, seed=2, eval_prompts=8)
-    assert {q.instance.id for q in one.next_queries(0, 1)}.isdisjoint(q.instance.id for q in two.next_queries(0, 1))
+    assert {q.instance.id for q in one.next_queries(0, 1)}.isdisjoint(
+        q.instance.id for q in two.next_queries(0, 1)
+    )
     assert one.eval_queries() == two.eval_queries()
     assert one.sample_seeds(one.eval_queries(), "eval", 2) != two.sample_seeds(two.eval_queries(), "eval", 2)
 
@@ -88,7 +97,9 @@ def test_mini_batches_are_whole_groups(small_policy) -> None:
     made = data(small_policy, updates_per_rollout=3)
     made.fill(make_batch(groups=12, group_size=4), iteration=5)
     parts = list(made.train_dataloader())
-    assert [part.group_ids.unique().tolist() for part in parts] == [[100 + u * 4 + g for g in range(4)] for u in range(3)]
+    assert [part.group_ids.unique().tolist() for part in parts] == [
+        [100 + u * 4 + g for g in range(4)] for u in range(3)
+    ]
     assert made.buffered_iteration() == 5
 
 

@@ -14,7 +14,9 @@ from distmatch.modules.language_model import LanguageModel, load_language_model
 from distmatch.modules.tiny import build_tokenizer, load_tiny, vocabulary
 from distmatch.sampling.hf import left_pad
 
-TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
 
 
 def score(policy: LanguageModel, prompt: list[int], completion: list[int], pads: int = 0, tail: int = 0):
@@ -92,7 +94,9 @@ def test_natural_prompts_end_with_the_generation_header_and_have_one_bos(tmp_pat
 
 
 def test_dropout_is_off_by_its_probability(tmp_path: Path) -> None:
-    config = GPT2Config(vocab_size=len(vocabulary()), n_positions=64, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.5)
+    config = GPT2Config(
+        vocab_size=len(vocabulary()), n_positions=64, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.5
+    )
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     policy = load_language_model(str(tmp_path), "compact")
@@ -102,7 +106,9 @@ def test_dropout_is_off_by_its_probability(tmp_path: Path) -> None:
     assert torch.equal(first, second)
 
 
-def test_export_reloads_in_plain_transformers_with_equal_logits(small_policy: LanguageModel, tmp_path: Path) -> None:
+def test_export_reloads_in_plain_transformers_with_equal_logits(
+    small_policy: LanguageModel, tmp_path: Path
+) -> None:
     small_policy.save(tmp_path)
     twin = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.tensor([[1, 8, 30, 31]])

@@ -23,7 +23,9 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 
 
 def module(policy: LanguageModel, loss: Loss | None = None, **settings: object) -> PolicyModule:
-    return PolicyModule(policy, loss or DMPOLoss(base=GRPOLoss()), SamplingParams(n=4, max_tokens=9), **settings)
+    return PolicyModule(
+        policy, loss or DMPOLoss(base=GRPOLoss()), SamplingParams(n=4, max_tokens=9), **settings
+    )
 
 
 def rollouts(policy: LanguageModel, rewards: list[float] | None = None) -> RolloutBatch:
@@ -135,7 +137,9 @@ def test_the_reference_stays_where_the_policy_began(small_policy: LanguageModel)
     assert not any("reference" in name for name in made.state_dict())
 
 
-def test_base_as_reference_means_the_model_without_its_adapter(small_policy: LanguageModel, tmp_path: Path) -> None:
+def test_base_as_reference_means_the_model_without_its_adapter(
+    small_policy: LanguageModel, tmp_path: Path
+) -> None:
     small_policy.save(tmp_path)
     batch = rollouts(small_policy)
     plain = module(small_policy, Recorder("ref_logprobs")).annotate(batch).ref_logprobs
@@ -207,7 +211,9 @@ def test_flat_groups_leave_numerator_and_denominator_together(small_policy: Lang
     assert dropping.totals.tokens == batch.loss_mask[4:].sum()
 
 
-def test_checkpoints_keep_what_trains_and_refuse_other_models(small_policy: LanguageModel, tmp_path: Path) -> None:
+def test_checkpoints_keep_what_trains_and_refuse_other_models(
+    small_policy: LanguageModel, tmp_path: Path
+) -> None:
     small_policy.save(tmp_path)
     made = module(load_language_model(str(tmp_path), "compact", lora=LORA))
     checkpoint = {"state_dict": made.state_dict()}
@@ -216,7 +222,7 @@ def test_checkpoints_keep_what_trains_and_refuse_other_models(small_policy: Lang
     assert all("lora_" in name for name in checkpoint["state_dict"])
 
     same = module(load_language_model(str(tmp_path), "compact", lora=LORA))
-    whole = {k: v for k, v in checkpoint.items()}
+    whole = dict(checkpoint)
     same.on_load_checkpoint(whole)
     same.load_state_dict(whole["state_dict"])
 

@@ -33,19 +33,25 @@ def test_tokens_do_not_depend_on_the_batch(sampler: HFSampler, small_policy: Lan
     together = sampler.sample(PROMPTS, params, seeds(3, 4))
     narrow = HFSampler(max_rows=4)
     narrow.setup(small_policy)
-    backwards = narrow.sample(PROMPTS[::-1], params, [s for p in (2, 1, 0) for s in seeds(3, 4)[4 * p : 4 * p + 4]])
+    backwards = narrow.sample(
+        PROMPTS[::-1], params, [s for p in (2, 1, 0) for s in seeds(3, 4)[4 * p : 4 * p + 4]]
+    )
     for prompt in range(3):
         ours, theirs = slice(4 * prompt, 4 * prompt + 4), slice(4 * (2 - prompt), 4 * (2 - prompt) + 4)
         for row, other in zip(range(12)[ours], range(12)[theirs], strict=True):
             mine, its = together.ids[row][together.mask[row]], backwards.ids[other][backwards.mask[other]]
             assert torch.equal(mine, its)
             assert torch.allclose(
-                together.logprobs[row][together.mask[row]], backwards.logprobs[other][backwards.mask[other]], atol=1e-5
+                together.logprobs[row][together.mask[row]],
+                backwards.logprobs[other][backwards.mask[other]],
+                atol=1e-5,
             )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_its_logprobs_are_the_trainers(sampler: HFSampler, small_policy: LanguageModel, temperature: float) -> None:
+def test_its_logprobs_are_the_trainers(
+    sampler: HFSampler, small_policy: LanguageModel, temperature: float
+) -> None:
     params = SamplingParams(n=4, max_tokens=10, temperature=temperature)
     out = sampler.sample(PROMPTS, params, seeds(3, 4))
     prompt_ids, prompt_mask = left_pad([p for p in PROMPTS for _ in range(4)], torch.device("cpu"))
@@ -67,7 +73,9 @@ def test_rows_end_at_eos_and_only_there(sampler: HFSampler, small_policy: Langua
 
 
 def test_a_row_may_end_at_once(sampler: HFSampler) -> None:
-    out = sampler.sample([[1, 8 + k] for k in range(8)], SamplingParams(n=250, max_tokens=2), list(range(2000)))
+    out = sampler.sample(
+        [[1, 8 + k] for k in range(8)], SamplingParams(n=250, max_tokens=2), list(range(2000))
+    )
     assert out.mask.sum(dim=1).min() == 1
 
 
@@ -98,7 +106,11 @@ def test_nucleus_sampling_renormalises() -> None:
 
 
 def test_bad_parameters_are_named() -> None:
-    for values, message in [({"n": 0}, "n="), ({"temperature": 0.0}, "temperature"), ({"top_p": 0.0}, "top_p")]:
+    for values, message in [
+        ({"n": 0}, "n="),
+        ({"temperature": 0.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+    ]:
         with pytest.raises(ValueError, match=message):
             SamplingParams(**values)
     with pytest.raises(ValueError, match="max_rows"):

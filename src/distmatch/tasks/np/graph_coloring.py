@@ -161,7 +161,7 @@ def _first_free(graph: Neighbours, node: int, color: Coloring) -> int:
 
 
 def _noisy_fit(graph: Neighbours, rng: random.Random) -> Coloring:
-    """The demonstration policy: any old colour that fits, in the order of the vertices, now and then a new one."""
+    """The demonstration policy: any old colour that fits, now and then a new one, vertex by vertex."""
     color: Coloring = {}
     for node in sorted(graph):
         fresh = max(color.values(), default=0) + 1

@@ -20,7 +20,7 @@ from distmatch.tasks.prompts import Wording
 class _Level:
     vertices: tuple[int, int]
     planted: tuple[int, int]
-    # Probabilities of NON-edges: the published generator draws the complement, with a planted independent set.
+    # Probabilities of NON-edges: the generator draws the complement, with a planted independent set.
     apart_outside: float = 0.6  # between two outsiders
     apart_across: float = 0.3  # between a planted vertex and an outsider
 
@@ -144,7 +144,7 @@ def _planted_complement(rng: random.Random, n: int, planted: int, level: _Level)
 
 
 def _grown(graph: Neighbours, rng: random.Random) -> list[int]:
-    """The demonstration policy: noisy greedy growth that may stop early, sometimes with a vertex that does not fit."""
+    """The demonstration policy: noisy greedy growth that may stop early or add a vertex too many."""
 
     def choose(nodes: set[int], degree: Callable[[int], float]) -> int:
         return max(sorted(nodes), key=lambda node: degree(node) / TEMPERATURE + gumbel(rng))
@@ -152,8 +152,8 @@ def _grown(graph: Neighbours, rng: random.Random) -> list[int]:
     clique = [choose(set(graph), lambda node: len(graph[node]) / 2)]
     candidates = set(graph[clique[0]])
     while candidates and rng.random() > STOP:
-        clique.append(choose(candidates, lambda node: len(graph[node] & candidates)))
-        candidates &= graph[clique[-1]]
+        clique.append(choose(candidates, lambda node, left=candidates: len(graph[node] & left)))
+        candidates = candidates & graph[clique[-1]]
     misfits = sorted(node for node in graph if node not in clique and not graph[node].issuperset(clique))
     if misfits and rng.random() < SLIP:
         clique.insert(rng.randrange(len(clique) + 1), pick(rng, misfits))
