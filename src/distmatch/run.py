@@ -12,6 +12,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,7 @@ from distmatch.callbacks.tensorboard_log import TensorBoardLog
 from distmatch.data.rollouts import RolloutDataModule
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.policy import PolicyModule
+from distmatch.settings.checks import check_batch_plan
 from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import Task
 
@@ -105,28 +107,34 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
             checkpoint.
     """
     seed_everything(int(cfg.seed), verbose=False)
-    task: Task = instantiate(cfg.task)
-    policy = instantiate(cfg.model)
-    data: RolloutDataModule = make(cfg.data, task=task, policy=policy, seed=int(cfg.seed))
-    data.check_prompts()
-    loss = instantiate(cfg.algo)
-    metrics = BenchmarkMetrics(task.categories(), data.eval_sampling.n)
-    module: PolicyModule = make(
-        cfg.module,
-        policy=policy,
-        loss=loss,
-        sampling=data.sampling,
-        metrics=metrics,
-        dump_folder=cfg.paths.run_dir,
-    )
-    rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
-    others: list[Callback] = [instantiate(node) for node in cfg.callbacks.values() if node]
+    with _refusals_are_config_errors():
+        task: Task = instantiate(cfg.task)
+        policy = instantiate(cfg.model)
+        data: RolloutDataModule = make(cfg.data, task=task, policy=policy, seed=int(cfg.seed))
+        data.check_prompts()
+        objects = {
+            "policy": policy,
+            "loss": instantiate(cfg.algo),
+            "sampling": data.sampling,
+            "metrics": BenchmarkMetrics(task.categories(), data.eval_sampling.n),
+        }
+        module: PolicyModule = make(cfg.module, dump_folder=cfg.paths.run_dir, **objects)
+        rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
+        others: list[Callback] = [instantiate(node) for node in cfg.callbacks.values() if node]
+        trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
     if not any(isinstance(c, RunLog) for c in others):
-        raise ConfigError(
-            "callbacks.run_log=null: it keeps metrics.csv and rollouts.jsonl whole; leave it in"
-        )
-    trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
+        raise ConfigError("callbacks.run_log=null: it writes metrics.csv and rollouts.jsonl; leave it in")
+    check_batch_plan(cfg, trainer.world_size)
     return Parts(task, data, module, trainer)
+
+
+@contextmanager
+def _refusals_are_config_errors() -> Iterator[None]:
+    """What a constructor refuses is a mistake in the settings: one sentence, no traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def make(node: DictConfig, **objects: Any) -> Any:

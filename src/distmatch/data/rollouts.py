@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from distmatch.batch import RolloutBatch
 from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
+from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import Instance, Split, Task, derive_seed
 
 STREAM = 10**9
@@ -172,10 +173,10 @@ class RolloutDataModule(LightningDataModule):
         """Go on where the checkpoint stood.
 
         Raises:
-            ValueError: The checkpoint was made with another task, level or seed.
+            ConfigError: The checkpoint was made with another task, level or seed.
         """
         if state_dict["fingerprint"] != self.fingerprint():
-            raise ValueError(
+            raise ConfigError(
                 f"the checkpoint was trained on {state_dict['fingerprint']}, this run's task is "
                 f"{self.fingerprint()}; resume with the task and seed that the run was started with"
             )

@@ -1,8 +1,6 @@
 """PolicyModule: a language model, a loss plug-in and an optimizer under Lightning's automatic optimization.
 
-The loss sees a whole batch of whole groups; memory is handled here, below it. Rows run through the model in
-chunks, each under non-reentrant activation checkpointing, so the gradient is exactly that of the whole batch
-at the memory of one chunk.
+The loss sees a whole batch of whole groups; memory is handled below it, by scoring in chunks.
 """
 
 from __future__ import annotations
@@ -16,15 +14,17 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from transformers import get_scheduler
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
 from distmatch.losses.base import Loss, check_needs
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel, Reference
+from distmatch.modules.scoring import score
+from distmatch.modules.trained_state import check_trained, trained_names
 from distmatch.ops import flat_groups, masked_mean, where_mask
 from distmatch.sampling.base import SamplingParams
+from distmatch.settings.errors import ConfigError
 
 
 class NonFiniteError(RuntimeError):
@@ -102,18 +102,8 @@ class PolicyModule(LightningModule):
         )
 
     def _score(self, model: LanguageModel, batch: RolloutBatch, **wants: Any) -> PolicyOutput:
-        inputs = (batch.prompt_ids, batch.prompt_mask, batch.completion_ids, batch.completion_mask)
         width = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
-        chunks = self._count_chunks(batch.rows, width)
-        parts = []
-        for rows in torch.arange(batch.rows, device=inputs[0].device).chunk(chunks):
-            piece = _trim(tuple(x[rows] for x in inputs))
-            length = batch.completion_ids.shape[1]
-            parts.append(
-                _score_chunk(model, piece, length, self.sampling.temperature, wants, recompute=chunks > 1)
-            )
-        merged = [None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)]
-        return PolicyOutput(*merged)
+        return score(model, batch, self.sampling.temperature, self._count_chunks(batch.rows, width), wants)
 
     def _count_chunks(self, rows: int, width: int) -> int:
         """The same number on every rank, since a sharded model's forward is a collective."""
@@ -269,7 +259,7 @@ class PolicyModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep only what trains, policy and loss, with the hash of the frozen base beside it."""
-        kept = self._saved_names()
+        kept = trained_names(self.policy, self.state_dict())
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
         checkpoint["frozen_hash"] = self.policy.frozen_hash()
 
@@ -277,29 +267,13 @@ class PolicyModule(LightningModule):
         """Refuse a checkpoint of another model, then complete it with this model's frozen weights.
 
         Raises:
-            ValueError: Names of missing, unexpected or differently shaped weights, or another frozen base.
+            ConfigError: Names of missing, unexpected or differently shaped weights, or another frozen base.
         """
-        state, own = checkpoint["state_dict"], self.state_dict()
-        missing, unknown = self._saved_names() - set(state), set(state) - self._saved_names()
-        shapes = [k for k in state if k in own and state[k].shape != own[k].shape]
-        if missing or unknown or shapes:
-            first = sorted(missing | unknown | set(shapes))[0]
-            raise ValueError(
-                f"the checkpoint is of another model or loss: {len(missing)} weights missing, {len(unknown)} "
-                f"unknown, {len(shapes)} of another shape (first: {first}); use the run's own model and algo"
-            )
+        own = self.state_dict()
+        check_trained(checkpoint["state_dict"], own, trained_names(self.policy, own))
         if checkpoint["frozen_hash"] != self.policy.frozen_hash():
-            raise ValueError("the checkpoint's adapter was trained on other base weights than this model's")
-        checkpoint["state_dict"] = own | state
-
-    def _saved_names(self) -> set[str]:
-        trainable = {f"policy.{name}" for name in self.policy.trainable()}
-        # A tied weight appears in the state dict under each of its names.
-        tied = {p.data_ptr() for p in self.policy.trainable().values()}
-        names = self.state_dict()
-        return {
-            k for k, v in names.items() if k in trainable or k.startswith("loss.") or v.data_ptr() in tied
-        }
+            raise ConfigError("the checkpoint's adapter was trained on other base weights than this model's")
+        checkpoint["state_dict"] = own | checkpoint["state_dict"]
 
     # ---- small things --------------------------------------------------------------------------------------
 
@@ -309,16 +283,12 @@ class PolicyModule(LightningModule):
 
     def _blame(self) -> str:
         """Which weights are to blame, in words."""
-        bad = [n for n, p in self.policy.named_parameters() if not bool(torch.isfinite(p).all())]
-        if bad:
-            return f"; weights with nan or inf: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}"
-        grads = [
-            n
-            for n, p in self.policy.trainable().items()
-            if p.grad is not None and not p.grad.isfinite().all()
-        ]
-        if grads:
-            return f"; gradients with nan or inf: {', '.join(grads[:3])}{' ...' if len(grads) > 3 else ''}"
+        parameters = list(self.policy.named_parameters())
+        weights = [n for n, p in parameters if not bool(p.isfinite().all())]
+        grads = [n for n, p in parameters if p.grad is not None and not bool(p.grad.isfinite().all())]
+        for what, names in (("weights", weights), ("gradients", grads)):
+            if names:
+                return f"; {what} with nan or inf: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
         return "; all weights are finite"
 
     def _dump(self, batch: RolloutBatch) -> str:
@@ -329,34 +299,3 @@ class PolicyModule(LightningModule):
             {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "totals"}, file
         )
         return f"; the batch is kept in {file}"
-
-
-def _trim(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Cut padding that no row of a chunk uses."""
-    prompt_ids, prompt_mask, completion_ids, completion_mask = inputs
-    left = int(prompt_mask.any(dim=0).long().argmax())
-    right = max(1, int(completion_mask.sum(dim=1).max()))
-    return prompt_ids[:, left:], prompt_mask[:, left:], completion_ids[:, :right], completion_mask[:, :right]
-
-
-def _score_chunk(
-    model: LanguageModel,
-    inputs: tuple[Tensor, ...],
-    length: int,
-    temperature: float,
-    wants: Mapping[str, Any],
-    *,
-    recompute: bool,
-) -> tuple[Tensor | None, ...]:
-    """The fields of `PolicyOutput` for some rows, padded back to `length`."""
-
-    def run(*tensors: Tensor) -> tuple[Tensor | None, ...]:
-        scored = model(*tensors, temperature=temperature, **wants)
-        pad = (0, length - scored.logprobs.shape[1])
-        rows = [scored.logprobs, scored.entropy, scored.values]
-        padded = [None if x is None else torch.nn.functional.pad(x, pad) for x in rows]
-        return (*padded, scored.prompt_hidden)
-
-    if recompute and torch.is_grad_enabled():
-        return checkpoint(run, *inputs, use_reentrant=False)
-    return run(*inputs)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """A setting that cannot work; the message names the key, its value and what would be right.
 
     The entry points print it without a traceback and exit with status 2.
