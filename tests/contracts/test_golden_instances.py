@@ -19,7 +19,7 @@ from distmatch.tasks.np.tsp import TSP
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = {
-    "np_tiny": "060f68b1de9ae1046e910dee99761785f9f918d736bbd875c55c9a43b274c4e6",
+    "np_tiny": "d0c7e2a1820e2d9b4ad556aba2be9aeea41a854c22e1e9f087962b57bba185b8",
     "lab": "616f28f9d1a8fbe3dc8e15c5b6071b86753218c68e630b93b2293fccad3e3364",
     "tsp-easy": "3699e81a1bf2663c3e63ce6913af26eaaae6e993f08790e3291b4db3c096a8d7",
     "tsp-bench": "a2bfc527885d446f4c614ce2875b2c4cb9ceb99b0f66750134a4cbc7bdf9156b",

@@ -188,13 +188,16 @@ def test_enumeration_has_no_duplicates_and_verifies(task):
         assert len({verdict.key for verdict in verdicts}) == len(verdicts) > 1
 
 
-def test_demonstrations_are_feasible_and_vary(task):
+def test_demonstrations_are_readable_mostly_feasible_and_vary(task):
     rng = random.Random(0)
+    verdicts = []
     for index in range(8):
         instance = task.instance("train", index)
-        verdicts = [task.verify(instance, task.demonstrate(instance, rng)) for _ in range(50)]
-        assert all(verdict.feasible for verdict in verdicts)
-        assert len({verdict.key for verdict in verdicts}) > 1
+        mine = [task.verify(instance, task.demonstrate(instance, rng)) for _ in range(50)]
+        assert len({verdict.key for verdict in mine}) > 1
+        verdicts += mine
+    assert all(verdict.parsed and verdict.formatted for verdict in verdicts)
+    assert 0.6 < sum(verdict.feasible for verdict in verdicts) / len(verdicts) <= 1  # mediocre on purpose
 
 
 # ---- hostile text ----

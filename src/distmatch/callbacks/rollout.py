@@ -68,6 +68,7 @@ class RolloutCallback(Callback):
         self._sampler = sampler
         self._reward = reward
         self._ready = False
+        self._update_began = 0.0
         self.latest: Rollouts | None = None
         self.latest_eval: Rollouts | None = None
         self.phase = "start"
@@ -91,8 +92,8 @@ class RolloutCallback(Callback):
         with self._timed("annotate", clock):
             batch = pl_module.annotate(batch)
         data.fill(batch, iteration)
-        self.phase = "update"
         self._log(pl_module, trainer, batch, clock)
+        self.phase, self._update_began = "update", time.perf_counter()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -105,6 +106,14 @@ class RolloutCallback(Callback):
                 "from a checkpoint that was written at the end of an iteration"
             )
 
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log how long the updates of this iteration took together."""
+        if batch_idx + 1 == trainer.datamodule.updates_per_rollout:
+            seconds = time.perf_counter() - self._update_began
+            pl_module.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)
+
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sample and score the held-out prompts, before the validation loop counts them."""
         data = trainer.datamodule
@@ -112,6 +121,7 @@ class RolloutCallback(Callback):
         seeds = data.sample_seeds(queries, "eval", data.eval_sampling.n)
         _, self.latest_eval = self._collect(trainer, pl_module, queries, data.eval_sampling, seeds, {})
         data.fill_validation(group_scores(self.latest_eval, data))
+        self.phase = "validate"
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the sampler's resources back."""
@@ -181,7 +191,9 @@ def verify(
         NonFiniteError: The sampler's log-probabilities are not finite.
     """
     if not bool(torch.isfinite(completions.logprobs).all()):
-        raise NonFiniteError("the sampler returned log-probabilities that are not finite")
+        bad = [name for name, p in data.policy.named_parameters() if not bool(torch.isfinite(p).all())]
+        blame = f"; weights with nan or inf: {', '.join(bad[:3])}" if bad else "; all weights are finite"
+        raise NonFiniteError(f"the sampler returned log-probabilities that are not finite{blame}")
     lengths = completions.mask.sum(dim=1).tolist()
     texts = [
         data.policy.decode(row[:length])

@@ -57,18 +57,29 @@ class Loss(nn.Module, ABC):
         """The scalar to minimise on `batch`, and what to log about it."""
 
 
+def check_declaration(loss: Loss) -> None:
+    """Make sure that what a loss declares can be met, before anything is sampled.
+
+    Raises:
+        ValueError: Names an unknown need, or values without a head that computes them.
+    """
+    name, unknown = type(loss).__name__, loss.requires - NEEDS
+    if unknown:
+        raise ValueError(
+            f"{name} requires {', '.join(sorted(unknown))}, which nobody computes; known: {sorted(NEEDS)}"
+        )
+    if "values" in loss.requires and loss.value_head is None:
+        raise ValueError(f"{name} requires values, but has no value_head that computes them")
+
+
 def check_needs(loss: Loss, batch: RolloutBatch, policy: PolicyOutput) -> None:
     """Make sure that everything in `loss.requires` is there and that groups are large enough.
 
     Raises:
         ValueError: Names what is missing, or an unknown need, or too small a group.
     """
+    check_declaration(loss)
     name = type(loss).__name__
-    unknown = loss.requires - NEEDS
-    if unknown:
-        raise ValueError(
-            f"{name} requires {', '.join(sorted(unknown))}, which nobody computes; known: {sorted(NEEDS)}"
-        )
     for need in sorted(loss.requires):
         source, where = (batch, "batch") if need in _FROM_BATCH else (policy, "policy")
         if getattr(source, need) is None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import get_scheduler
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss, check_declaration, check_needs
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel, Reference
 from distmatch.modules.scoring import score
@@ -74,6 +74,7 @@ class PolicyModule(LightningModule):
         dump_folder: str | None = None,
     ) -> None:
         super().__init__()
+        check_declaration(loss)
         self.policy = policy
         self.loss = loss
         self.val_metrics = metrics

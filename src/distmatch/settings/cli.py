@@ -78,9 +78,10 @@ def main(
     except KeyboardInterrupt:
         return 130  # as shells have it; what can be gone on with was said by the run itself
     except InstantiationException as error:
-        if not isinstance(error.__cause__, ValueError):
+        if not isinstance(error.__cause__, (ValueError, OSError)):
             raise
-        # A constructor refused a value, and its message says why. Hydra adds "full_key: <path>" to its own.
+        # A constructor refused a value or found no file or hub, and its message says why. Hydra adds
+        # "full_key: <path>" to its own.
         place = str(error).rpartition("full_key: ")[2].splitlines()[0]
         print(f"error: {place}: {error.__cause__}", file=sys.stderr)
         return 2

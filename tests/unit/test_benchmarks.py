@@ -1,0 +1,169 @@
+"""The scripts in benchmarks/, on answers whose figures are known."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import reads_the_instance as reads
+from benchmarks import run_seeds, side_by_side
+from benchmarks.runs import number, read_runs
+from distmatch.modules.language_model import LanguageModel
+from distmatch.sampling.base import SamplingParams
+from distmatch.sampling.hf import HFSampler
+from distmatch.tasks.mixture import Mixture
+from distmatch.tasks.np.graph_coloring import GraphColoring
+from distmatch.tasks.np.knapsack import Knapsack
+from distmatch.tasks.np.maximum_clique import MaximumClique
+from distmatch.tasks.np.tsp import TSP
+
+TASKS = {task.name: task() for task in (TSP, Knapsack, GraphColoring, MaximumClique)}
+ANYTHING = partial(reads.planted, samples=8, optimal=False)
+OPTIMAL = partial(reads.planted, samples=8, optimal=True)
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, list[reads.Problem]]:
+    return reads.held_out(Mixture(TASKS), 100)
+
+
+def rows(problems, **models):
+    return {(r.task, r.model): r for r in reads.compare(problems, models, "start", ["planted"])}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_random_answers_have_n_zero_and_optimal_ones_one(problems, task):
+    found = rows({task: problems[task]}, start=ANYTHING, end=OPTIMAL)
+    start, end = found[task, "start"], found[task, "end"]
+    assert start.success_rate == end.success_rate == 1
+    assert start.n.value == pytest.approx(0, abs=0.05)
+    assert start.n.low < start.n.value < start.n.high
+    assert [end.n.value, end.n.low, end.n.high] == pytest.approx([1, 1, 1])
+    assert end.gain.value == pytest.approx(1 - start.n.value) and end.gain.low > 0.9
+
+
+def test_a_perfect_reader_falls_to_zero_under_swap(problems):
+    found = rows({name: problems[name] for name in ("tsp", "knapsack")}, start=OPTIMAL)
+    assert found["tsp", "start"].swap_success_rate == 1  # any tour is valid on any instance
+    assert found["tsp", "start"].swap_n.value == pytest.approx(0, abs=0.1)
+    knapsack = found["knapsack", "start"]
+    assert knapsack.matched_n.value == pytest.approx(1)
+    assert knapsack.swap_success_rate < 0.5
+    assert knapsack.swap_n.value > 0.2  # filling a knapsack blindly beats small random selections
+    assert knapsack.swap_matched_n.low < 0 < knapsack.swap_matched_n.high
+
+
+def test_on_graphs_a_reader_loses_success_under_swap_and_size_is_quality(problems):
+    for name in ("graph_coloring", "maximum_clique"):
+        found = rows({name: problems[name]}, start=OPTIMAL)[name, "start"]
+        assert found.swap_success_rate < 0.2
+        assert found.swap_matched_n.instances == 0 and "–" in str(found.swap_matched_n)
+
+
+def test_one_who_recites_keeps_everything_under_swap(problems):
+    def recite(shown):
+        return [["Answer: [0, 1, 2, 3, 4, 5, 0]"] * 4 for _ in shown]
+
+    found = rows({"tsp": problems["tsp"]}, start=recite)["tsp", "start"]
+    assert found.n == found.swap_n and found.n.value == pytest.approx(0, abs=0.15)
+
+
+def test_infeasible_answers_lower_the_success_rate_and_leave_n(problems):
+    def half(shown):
+        return [[*texts, *["Answer: [0]"] * len(texts)] for texts in OPTIMAL(shown)]
+
+    found = rows({"tsp": problems["tsp"]}, start=OPTIMAL, end=half)["tsp", "end"]
+    assert found.success_rate == 0.5
+    assert found.n.value == pytest.approx(1) and found.gain.value == 0
+
+
+def test_only_instances_with_a_feasible_answer_of_both_count():
+    baseline = np.array([0.5, 0.5, 0.5, 0.5])
+    start, end = np.array([0.5, 0.6, np.nan, 1.0]), np.array([0.75, 0.85, 1.0, np.nan])
+    assert reads.estimate(baseline, end).value == pytest.approx((0.25 + 0.35 + 0.5) / 1.5)
+    gain = reads.estimate(baseline, end, start)
+    assert gain.instances == 2 and gain.value == pytest.approx(0.5)
+    assert gain.low == pytest.approx(0.5) and gain.high == pytest.approx(0.5)  # paired: always 0.25 better
+    assert reads.estimate(baseline, np.full(4, np.nan)).instances == 0
+
+
+def test_the_interval_is_as_wide_as_it_should_be():
+    rng, m = np.random.default_rng(3), 400
+    found = reads.estimate(np.full(m, 0.5), 0.7 + 0.1 * rng.standard_normal(m))
+    assert found.high - found.low == pytest.approx(2 * 1.96 * 0.1 / 0.5 / m**0.5, rel=0.15)
+
+
+def test_a_model_answers_with_the_same_random_numbers_whatever_it_is_shown_with(
+    problems, small_policy: LanguageModel
+):
+    asked = reads.PolicyAnswers(small_policy, HFSampler(max_rows=8), SamplingParams(4, 6), seed=0)
+    texts = asked(problems["tsp"][:5])
+    assert [len(group) for group in texts] == [4] * 5
+    assert texts[:3] == asked(problems["tsp"][:3])
+    assert len({text for group in texts for text in group}) > 1
+
+
+# ---- reading runs ------------------------------------------------------------------------------------------
+
+
+def plant_run(folder: Path, algo: str, seed: int, end: float, lr: float = 1e-3) -> Path:
+    where = folder / f"{algo}-{seed}"
+    where.mkdir()
+    config = f"seed: {seed}\nchoices: {{algo: {algo}}}\nmodel: {{weights: shipped}}\nmodule: {{lr: {lr}}}\n"
+    (where / "config.yaml").write_text(config)
+    figures = {"success_rate", "quality_ratio", "distinct_solutions", "effective_solutions"}
+    figures |= {"best@8", "best@16", "quality_feasible"}
+    metrics = {f"start/{f}": 0.25 for f in figures} | {f"val/{f}": end for f in figures}
+    metrics |= {"val/best@16_low": 0.0, "run/wall_seconds": 90.0, "run/peak_memory_bytes": 2**30}
+    (where / "metrics.json").write_text(json.dumps(metrics))
+    return where
+
+
+def test_side_by_side_pairs_seeds(tmp_path: Path, capsys):
+    ends = {("dmpo", 0): 0.75, ("dmpo", 1): 0.5, ("grpo", 0): 0.5, ("grpo", 1): 0.625, ("grpo", 2): 0.9}
+    folders = [plant_run(tmp_path, algo, seed, end) for (algo, seed), end in ends.items()]
+    random.Random(0).shuffle(folders)
+    side_by_side.main([*map(str, folders), "--out", str(tmp_path / "out.json")])
+    printed = capsys.readouterr()
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["k"] == 16
+    assert report["differences"]["0"]["best"] == 0.25
+    assert report["differences"]["1"]["best"] == -0.125
+    assert list(report["differences"]) == ["0", "1"]
+    assert report["means"]["dmpo"]["success_rate"] == 0.625
+    table = printed.out.strip().splitlines()
+    assert len({line.count("|") for line in table}) == 1
+    assert "| dmpo | 0 | 0.250 → 0.750 |" in printed.out
+    assert "| **dmpo** | mean (min, max) | 0.250 → 0.625 (0.500, 0.750) |" in printed.out
+    assert "| **dmpo − grpo** | mean (min, max) | 0.062 (−0.125, 0.250) |" in printed.out
+    assert not printed.err
+
+
+def test_what_is_not_comparable_is_said(tmp_path: Path, capsys):
+    one, other = plant_run(tmp_path, "dmpo", 0, 0.5), plant_run(tmp_path, "grpo", 0, 0.5, lr=1e-4)
+    runs = read_runs([one, other])
+    assert "module.lr" in capsys.readouterr().err
+    assert run_seeds.start_of(runs) == "shipped"
+    with pytest.raises(SystemExit, match="more than one run"):
+        read_runs([one, one])
+    (one / "metrics.json").unlink()
+    with pytest.raises(SystemExit, match=r"no metrics\.json"):
+        read_runs([one])
+
+
+def test_run_seeds_repeats_nothing_and_mixes_nothing(tmp_path: Path, capsys):
+    run = plant_run(tmp_path, "dmpo", 0, 0.5)
+    (run / "overrides.yaml").write_text(f"- algo=dmpo\n- paths.run_dir={run}\n")
+    run_seeds.train(run, ["algo=dmpo"])
+    assert "is finished" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="other settings"):
+        run_seeds.train(run, ["algo=dmpo", "module.lr=1"])
+
+
+def test_numbers_are_written_as_in_print():
+    assert [number(x) for x in (-0.12345, -0.0001, float("nan"))] == ["−0.123", "0.000", "–"]
