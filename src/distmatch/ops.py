@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to plus and minus this many nats before they are exponentiated."""
@@ -104,24 +107,57 @@ def _flat(grouped: Tensor, alive: Tensor) -> Tensor:
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 1024) -> Tensor:
-    """Log-probability of each id under its logits, (b, T, V) and (b, T) -> (b, T) float32.
+    """Log-probability of each id under its logits, (b, T, V) and (b, T) -> (b, T) in float32 or finer.
 
-    Works through positions in chunks and never holds a float32 copy of all logits: gather, then logsumexp.
+    Works through positions in chunks, forward and backward: beside the logits and their gradient, never more
+    than one chunk of them exists in float32.
     """
-    flat, index = logits.reshape(-1, logits.shape[-1]), ids.reshape(-1)
-    parts = []
-    for start in range(0, flat.shape[0], chunk):
-        piece = flat[start : start + chunk].float() / temperature
-        parts.append(piece.gather(1, index[start : start + chunk, None]).squeeze(1) - piece.logsumexp(dim=1))
-    return torch.cat(parts).view(ids.shape) if parts else logits.new_zeros(ids.shape, dtype=torch.float32)
+    flat = _TokenLogprobs.apply(logits.reshape(-1, logits.shape[-1]), ids.reshape(-1), temperature, chunk)
+    return flat.view(ids.shape)
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Keeps the logits as they are and one normaliser a position; softmax is made again when it is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ids: Tensor, temperature: float, chunk: int) -> Tensor:
+        chosen = torch.empty(ids.shape, dtype=_fine(logits), device=logits.device)
+        normalizer = torch.empty_like(chosen)
+        for start in range(0, len(ids), chunk):
+            part = slice(start, start + chunk)
+            scaled = logits[part].to(chosen.dtype) / temperature
+            normalizer[part] = scaled.logsumexp(dim=1)
+            chosen[part] = scaled.gather(1, ids[part, None]).squeeze(1)
+        ctx.save_for_backward(logits, ids, normalizer)
+        ctx.settings = (temperature, chunk)
+        return chosen - normalizer
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, ids, normalizer = ctx.saved_tensors
+        temperature, chunk = ctx.settings
+        gradient = torch.empty_like(logits)
+        for start in range(0, len(ids), chunk):
+            part = slice(start, start + chunk)
+            weight = upstream[part, None] / temperature
+            softmax = (logits[part].to(upstream.dtype) / temperature - normalizer[part, None]).exp_()
+            gradient[part] = softmax.mul_(-weight).scatter_add_(1, ids[part, None], weight)
+        return gradient, None, None, None
+
+
+def _fine(tensor: Tensor) -> torch.dtype:
+    """The dtype to compute in: float32, or the tensor's own where that is finer."""
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def token_entropy(logits: Tensor, *, temperature: float = 1.0, chunk: int = 1024) -> Tensor:
-    """Entropy in nats of next-token distributions over the whole vocabulary, (b, T, V) -> (b, T) float32."""
+    """Entropy in nats of each next-token distribution over the whole vocabulary, (b, T, V) -> (b, T)."""
     flat = logits.reshape(-1, logits.shape[-1])
-    parts = []
+    parts = [flat.new_empty(0, dtype=_fine(logits))]
     for start in range(0, flat.shape[0], chunk):
-        logp = (flat[start : start + chunk].float() / temperature).log_softmax(dim=1)
-        parts.append(-(logp.exp() * logp).nan_to_num(nan=0.0).sum(dim=1))
-    shape = logits.shape[:-1]
-    return torch.cat(parts).view(shape) if parts else logits.new_zeros(shape, dtype=torch.float32)
+        logp = (flat[start : start + chunk].to(_fine(logits)) / temperature).log_softmax(dim=1)
+        # A masked token, of log-probability -inf, adds nothing, neither here nor to the gradient.
+        finite = logp.masked_fill(logp.isinf(), 0.0)
+        parts.append(-(finite.exp() * finite).sum(dim=1))
+    return torch.cat(parts).view(logits.shape[:-1])

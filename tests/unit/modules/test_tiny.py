@@ -1,4 +1,4 @@
-"""The checkpoint that ships with the package is what its manifest says, and what the default settings make."""
+"""The checkpoint in the package is what its manifest says, made with the default settings."""
 
 from __future__ import annotations
 
