@@ -105,9 +105,13 @@ def test_event_files_have_every_figure_once_per_iteration(whole_run: Path) -> No
     events = EventAccumulator(str(whole_run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     tags = set(events.Tags()["scalars"])
     assert {"rollout/reward", "train/loss", "train/grad_norm", "train/entropy", "val/success_rate"} <= tags
-    steps = [event.step for event in events.Scalars("rollout/reward")]
-    assert steps == sorted(set(steps))
-    assert len(steps) == ITERATIONS
+    assert [step for step, _ in rewards_in_events(whole_run)] == [2 * i + 1 for i in range(ITERATIONS)]
+
+
+def rewards_in_events(folder: Path) -> list[tuple[int, float]]:
+    """Step and value of each iteration's mean reward, as TensorBoard shows them."""
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return [(event.step, event.value) for event in events.Scalars("rollout/reward")]
 
 
 def test_several_updates_share_a_rollout(lab_weights: Path, tmp_path: Path) -> None:
@@ -157,6 +161,7 @@ def test_killed_and_resumed_equals_uninterrupted(whole_run: Path, lab_weights: P
     train(f"resume={moved}")
     (moved / "checkpoints" / "iteration-999999.ckpt").unlink()
     assert_same_run(whole_run, moved)
+    assert rewards_in_events(moved) == rewards_in_events(whole_run)
     first = json.loads((whole_run / "metrics.json").read_text())
     second = json.loads((moved / "metrics.json").read_text())
     for name in first:
