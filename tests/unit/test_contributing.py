@@ -180,3 +180,4 @@ def test_the_sampler_draws_what_the_policy_scores(tmp_path, monkeypatch):
     again = sampler.sample(prompts[1:], params, seeds=range(2, 4))
     torch.testing.assert_close(again.ids, completions.ids[2:, : again.ids.shape[1]])
     sampler.close()
+    sampler.close()  # safe to call twice

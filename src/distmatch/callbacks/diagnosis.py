@@ -31,7 +31,8 @@ class Finding:
     """Something that a user should know.
 
     Attributes:
-        cause: `all_truncated`, `nothing_parsed`, `flat_groups`, `no_gradient`, `clipped` or `collapse`.
+        cause: `all_truncated`, `nothing_parsed`, `flat_groups`, `no_gradient`, `clipped`, `diverged` or
+            `collapse`.
         message: One line: what is seen, why it matters, what to do.
     """
 
@@ -114,7 +115,12 @@ def diagnose(history: Sequence[Metrics], start: Metrics, patience: int = 3) -> l
     recent = history[-patience:]
     chain = (_all_truncated, _nothing_parsed, _flat_groups, _no_gradient)
     learning = next((found for check in chain if (found := check(recent, patience))), None)
-    found = [learning, _clipped(recent, patience), _collapse(history, start)]
+    found = [
+        learning,
+        _clipped(recent, patience),
+        _diverged(recent, start, patience),
+        _collapse(history, start),
+    ]
     return [finding for finding in found if finding]
 
 
@@ -191,6 +197,18 @@ def _clipped(recent: Sequence[Metrics], patience: int) -> Finding | None:
         f"{shares[-1]:.0%} of all tokens were clipped in the last {patience} iterations, and clipped tokens "
         "do not train; the policy moves too far within an iteration: lower module.lr or "
         "data.updates_per_rollout.",
+    )
+
+
+def _diverged(recent: Sequence[Metrics], start: Metrics, patience: int) -> Finding | None:
+    """Training makes the policy worse although every number is finite."""
+    before = start.get("val/success_rate", math.nan)
+    if not _always(recent, patience, "rollout/success_rate", lambda rate: rate < before / 2):
+        return None
+    return Finding(
+        "diverged",
+        f"success fell from {before:.3f} before training to {recent[-1]['rollout/success_rate']:.3f}: the updates "
+        "destroy what the policy could do; lower module.lr, or lower algo.weight if the loss has one.",
     )
 
 

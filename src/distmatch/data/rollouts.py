@@ -132,7 +132,8 @@ class RolloutDataModule(LightningDataModule):
         if len(ids) > self.max_prompt_tokens:
             raise ValueError(
                 f"the prompt of {instance.id} has {len(ids)} tokens, over data.max_prompt_tokens="
-                f"{self.max_prompt_tokens}; raise it or choose an easier task.level"
+                f"{self.max_prompt_tokens}; raise it (data=chat has room for natural prompts) or choose an "
+                "easier task.level"
             )
         return Query(instance, tuple(ids), group_id)
 

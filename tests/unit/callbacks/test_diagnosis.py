@@ -41,6 +41,7 @@ def causes(*changes: dict[str, float], start: dict[str, float] = START, patience
         ("nothing_parsed", {"rollout/parsed": 0.0}),
         ("flat_groups", {"rollout/flat_groups": 1.0}),
         ("no_gradient", {"train/grad_norm": 0.0}),
+        ("diverged", {"rollout/success_rate": 0.29}),
         ("clipped", {"train/clip_fraction_low": 0.4, "train/clip_fraction_high": 0.59}),
     ],
 )
