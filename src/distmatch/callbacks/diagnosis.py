@@ -208,7 +208,7 @@ def _diverged(recent: Sequence[Metrics], start: Metrics, patience: int) -> Findi
     return Finding(
         "diverged",
         f"success fell from {before:.3f} before training to {recent[-1]['rollout/success_rate']:.3f}: the "
-        "updates destroy what the policy could do; lower module.lr, or lower algo.weight if the loss has one.",
+        "updates destroy what the policy could do; lower module.lr, or algo.weight if the loss has one.",
     )
 
 
