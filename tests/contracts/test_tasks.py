@@ -127,9 +127,122 @@ def brute_force(task, instance):
     return None
 
 
+def slow_clique(data, answer):
+    assert answer and len(answer) == len({*answer})
+    assert all(str(a) in data for a in answer)
+    assert all(a == b or b in data[str(a)] for a in answer for b in answer)
+    return len(answer)
+
+
+def slow_cycle(data, answer):
+    assert len(answer) > 3 and answer[0] == answer[-1] and len({*answer}) == len(answer) - 1
+    assert all(answer[i + 1] in data[str(answer[i])] for i in range(len(answer) - 1))
+    return len({*answer})
+
+
+def slow_cover(data, answer):
+    assert len(answer) == len({*answer})
+    assert sorted({*itertools.chain(*(data["S"][str(a)] for a in answer))}) == data["U"]
+    return len(answer)
+
+
+def slow_sum(data, answer):
+    assert answer and len(answer) == len({*answer})
+    assert data["target"] - sum(data["numbers"][str(a)] for a in answer) == 0
+    return len(answer)
+
+
+def assert_sides(answer, count):
+    assert len(answer) == 2 and all(isinstance(side, list) for side in answer)
+    assert sorted(answer[0] + answer[1]) == list(range(count))
+
+
+def slow_cut(data, answer):
+    assert_sides(answer, data["num_vertices"])
+    ends = {edge: {int(end) for end in edge.split("-")} for edge in data["edges"]}
+    return sum(data["edges"][edge] for edge in ends if len(ends[edge] & {*answer[0]}) == 1)
+
+
+def slow_bisection(data, answer):
+    assert_sides(answer, len(data))
+    assert len(answer[0]) - len(answer[1]) in (-1, 0, 1)
+    return sum(data[str(a)][str(b)] for a in answer[0] for b in answer[1])
+
+
+def slow_schedule(data, answer):
+    assert answer and all(isinstance(row, list) and len(row) == 3 for row in answer)
+    assert len({row[0] for row in answer}) == len(answer)
+    busy, attendees = set(), 0
+    for name, room, start in answer:
+        meeting = data["meetings"][str(name)]
+        people, end = meeting["attendees"], start + meeting["duration"]
+        assert data["rooms"][str(room)] >= len(people)
+        for person in people:
+            assert any(a <= start and end <= b for a, b in data["attendee_availability"][str(person)])
+        used = [("room", room), *(("person", person) for person in people)]
+        minutes = {*itertools.product(used, range(start, end))}
+        assert not minutes & busy  # minute by minute: nothing is used twice
+        busy |= minutes
+        attendees += len(people)
+    return attendees
+
+
+def slow_edges(data, answer):
+    """Edges that no chosen vertex touches, and those with both ends chosen."""
+    assert len(answer) == len({*answer})
+    assert all(str(a) in data for a in answer)
+    edges = {frozenset((int(a), int(b))) for a in data for b in data[a]}
+    return [edge for edge in edges if not edge & {*answer}], [edge for edge in edges if edge <= {*answer}]
+
+
+def slow_independent_set(data, answer):
+    _, inside = slow_edges(data, answer)
+    assert answer and not inside
+    return len(answer)
+
+
+def slow_vertex_cover(data, answer):
+    untouched, _ = slow_edges(data, answer)
+    assert not untouched
+    return len(answer)
+
+
+def slow_dominating_set(data, answer):
+    slow_edges(data, answer)
+    assert {*answer}.union(*({int(b) for b in data[str(a)]} for a in answer)) == {*map(int, data)}
+    return len(answer)
+
+
+def slow_feedback_vertex_set(data, answer):
+    untouched, _ = slow_edges(data, answer)
+    trees = [{int(a)} for a in data]
+    for a, b in untouched:  # a forest: every edge that is left joins two trees
+        one, other = (next(tree for tree in trees if end in tree) for end in (a, b))
+        assert one is not other
+        trees = [tree for tree in trees if tree is not one and tree is not other] + [one | other]
+    return len(answer)
+
+
+SLOW_VALUES = {
+    "maximum_clique": slow_clique,
+    "hamiltonian_cycle": slow_cycle,
+    "set_cover": slow_cover,
+    "subset_sum": slow_sum,
+    "maximum_cut": slow_cut,
+    "minimum_bisection": slow_bisection,
+    "meeting_scheduling": slow_schedule,
+    "maximum_independent_set": slow_independent_set,
+    "vertex_cover": slow_vertex_cover,
+    "dominating_set": slow_dominating_set,
+    "feedback_vertex_set": slow_feedback_vertex_set,
+}
+
+
 def slow_value(instance, answer):
     """Value by code of its own; raises AssertionError on an answer that is not valid."""
     data = instance.data
+    if instance.task in SLOW_VALUES:
+        return SLOW_VALUES[instance.task](data, answer)
     if instance.task == "tsp":
         assert answer[0] == answer[-1] and sorted(answer[1:]) == sorted(map(int, data))
         length = 0
@@ -141,11 +254,6 @@ def slow_value(instance, answer):
         assert answer and len(answer) == len({*answer})
         assert sum(item["weight"] for item in items) <= data["capacity"]
         return sum(item["value"] for item in items)
-    if instance.task == "maximum_clique":
-        assert answer and len(answer) == len({*answer})
-        assert all(str(a) in data for a in answer)
-        assert all(a == b or b in data[str(a)] for a in answer for b in answer)
-        return len(answer)
     assert instance.task == "graph_coloring" and len(answer) == len(data)
     assert all(answer[int(a)] != answer[b] for a in data for b in data[a]) and all(c > 0 for c in answer)
     return len({*answer})
@@ -233,7 +341,7 @@ def attacks(task, instance):
     gold = task.problem(instance).format(task.solve_exact(instance).answer)
     listed = gold.replace("Answer:", "").strip(" []").replace(",", " ").split()
     count = len(instance.data.get("items", instance.data))
-    return {
+    texts = {
         "empty": "",
         "marker": "Answer:",
         "empty list": "Answer: []",
@@ -258,6 +366,10 @@ def attacks(task, instance):
         "long": "Answer: [" + "0, " * 300_000,
         "digits": "Answer: [" + "9" * 5000 + "]",
     }
+    if instance.task in ("vertex_cover", "dominating_set", "feedback_vertex_set"):
+        del texts["all ids"]  # a valid answer to a covering problem, if a poor one
+    # Where answers are nested lists, "nested" spells the right answer and is no attack.
+    return {name: text for name, text in texts.items() if text != gold}
 
 
 def test_attacks_never_score(task):

@@ -139,6 +139,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
             decoders.Replace(Regex(r"(?<=\d) (?=\d)"), ", "),
             decoders.Replace("[ ", "["),
             decoders.Replace(" ]", "]"),
+            decoders.Replace("] [", "], ["),
         ]
     )
     return PreTrainedTokenizerFast(

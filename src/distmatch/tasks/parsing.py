@@ -26,7 +26,9 @@ MAX_ANSWER = 20_000  # room for some 3,000 ids; bounds the work on hostile text
 MAX_DIGITS = 18  # `int` raises beyond 4,300 digits and no id comes near this
 BLANK = " \t\r\n"
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
-_BOX = "\\boxed{"
+BOX = "\\boxed{"
+NO_MARKER = "no 'Answer:'"
+AMBIGUOUS = "more than one answer"
 _OPERATORS = ("*", "+", "/", "%", "|", "&", "^", "=", "<", ">", "@", "[", "{", "->", "..")
 _PUNCTUATION = ".,;!"
 
@@ -57,32 +59,39 @@ def parse_integers(completion: str, spelling: Spelling) -> Answer:
     Returns:
         The integers, or the reason why there are none. Never raises.
     """
-    start = completion.rfind(MARKER)
-    if start < 0:
-        return Answer(None, False, "no 'Answer:'")
-    start += len(MARKER)
-    text = completion[start : start + MAX_ANSWER].lstrip(BLANK).removeprefix("**").lstrip(BLANK)
-    if text.startswith(_BOX):
+    text = after_marker(completion)
+    if text is None:
+        return Answer(None, False, NO_MARKER)
+    if text.startswith(BOX):
         return _boxed(text, spelling)
     return _unwrapped(text, spelling)
 
 
+def after_marker(completion: str) -> str | None:
+    """What follows the last `Answer:`, without leading blanks and `**`; its length is bounded."""
+    start = completion.rfind(MARKER)
+    if start < 0:
+        return None
+    start += len(MARKER)
+    return completion[start : start + MAX_ANSWER].lstrip(BLANK).removeprefix("**").lstrip(BLANK)
+
+
 def _boxed(text: str, spelling: Spelling) -> Answer:
     r"""Read `\boxed{answer}`; the box must close and hold nothing else."""
-    end = _box_end(text)
+    end = box_end(text)
     if end is None:
         return Answer(None, False, "unclosed box")
     after = text[end + 1 :]
-    inside = _unwrapped(text[len(_BOX) : end].strip(BLANK), spelling)
-    if inside.numbers is not None and (_goes_on(after) or _BOX in after):
-        return Answer(None, inside.formatted, "more than one answer")
+    inside = _unwrapped(text[len(BOX) : end].strip(BLANK), spelling)
+    if inside.numbers is not None and (goes_on(after) or BOX in after):
+        return Answer(None, inside.formatted, AMBIGUOUS)
     return inside
 
 
-def _box_end(text: str) -> int | None:
+def box_end(text: str) -> int | None:
     """Position of the brace that closes the box at the start of `text`."""
     depth = 0
-    for position in range(len(_BOX) - 1, len(text)):
+    for position in range(len(BOX) - 1, len(text)):
         if text[position] == "{":
             depth += 1
         elif text[position] == "}":
@@ -110,8 +119,8 @@ def _bracketed(text: str, spelling: Spelling) -> Answer:
         return Answer(None, formatted, "not a list of integers")
     if spelling == "list" and opening != "[":
         return Answer(None, formatted, "not in [ ]")
-    if _goes_on(after) or _another_list(after, opening):
-        return Answer(None, formatted, "more than one answer")
+    if goes_on(after) or another_list(after, opening):
+        return Answer(None, formatted, AMBIGUOUS)
     return Answer(numbers, formatted)
 
 
@@ -143,7 +152,7 @@ def integers(body: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _goes_on(after: str) -> bool:
+def goes_on(after: str) -> bool:
     """Whether what follows the closing bracket continues an expression instead of starting prose."""
     after = after.removeprefix("**")
     if after and after[0] not in BLANK + _PUNCTUATION:
@@ -152,7 +161,7 @@ def _goes_on(after: str) -> bool:
     return same_line.lstrip(BLANK + ",;!").startswith(_OPERATORS)
 
 
-def _another_list(after: str, opening: str) -> bool:
+def another_list(after: str, opening: str) -> bool:
     """Whether a second list of integers in the same kind of brackets follows."""
     for piece in after.split(opening)[1:]:
         body, closing, _ = piece.partition(_CLOSING[opening])

@@ -44,6 +44,8 @@ def test_words_and_answers_survive_the_tokenizer() -> None:
     ids = tokenizer("Answer: [3, 0, 5]", add_special_tokens=False)["input_ids"]
     assert len(ids) == 6
     assert tokenizer.decode(ids) == "Answer: [3, 0, 5]"
+    nested = "Answer: [[0, 1], [2, 3]]"
+    assert tokenizer.decode(tokenizer(nested, add_special_tokens=False)["input_ids"]) == nested
     assert len(set(vocabulary())) == len(vocabulary())
     assert tokenizer("knapsack 21: 0 5/9, 1 3/4", add_special_tokens=False).tokens() == (
         ["knapsack", "21", "0", "5/9", "1", "3/4"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from distmatch.data.warm_start import MANIFEST, dependencies, settings_hash
-from distmatch.modules.tiny import load_tiny, shipped_folder
+from distmatch.modules.tiny import build_tokenizer, load_tiny, shipped_folder
 from distmatch.settings.compose import Catalogue, compose
 from tests.runs import ROOT
 
@@ -27,6 +27,13 @@ def test_its_weights_are_those_of_the_manifest(manifest: dict) -> None:
     assert policy.weights_hash() == manifest["weights_hash"]
     assert sum(p.numel() for p in policy.parameters()) == manifest["parameters"]
     assert policy.style == "compact"
+
+
+def test_its_tokenizer_is_the_one_that_the_package_builds() -> None:
+    assert (
+        load_tiny("shipped").tokenizer.backend_tokenizer.to_str()
+        == build_tokenizer().backend_tokenizer.to_str()
+    )
 
 
 def test_the_default_settings_are_those_it_was_made_with(manifest: dict) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from distmatch.tasks.base import Instance, Solution, instance_rng
-from distmatch.tasks.np.drawing import between, gumbel, pick
-from distmatch.tasks.np.graphs import Neighbours, adjacency_lists, edge_list, neighbours, relabelled
+from distmatch.tasks.np.clique_search import noisy_clique, planted_independent_set, search_clique
+from distmatch.tasks.np.drawing import between
+from distmatch.tasks.np.graphs import adjacency_lists, edge_list, neighbours, relabelled
 from distmatch.tasks.np.integer_answers import IntegerAnswerTask, set_fault, set_key
 from distmatch.tasks.parsing import Spelling
 from distmatch.tasks.prompts import Wording
@@ -34,11 +35,6 @@ LEVELS: Mapping[str, _Level] = {
     "hard": _Level((12, 16), (2, 6)),
     "bench": _Level((16, 20), (4, 8)),
 }
-# Demonstrations, for the tiny model: mediocre on purpose, so that reinforcement has something to find.
-TEMPERATURE = 1.0  # 0 grows by the vertex with most candidates left, large at random
-STOP = 0.2  # chance to stop growing after each vertex
-SLIP = 0.12  # chance that one vertex too many is named
-SWAPS = 3  # swaps of the local search per vertex and start
 
 
 class MaximumClique(IntegerAnswerTask):
@@ -70,7 +66,7 @@ class MaximumClique(IntegerAnswerTask):
         level = LEVELS[self.level]
         n = between(rng, level.vertices)
         planted = min(n, between(rng, level.planted))
-        apart = _planted_complement(rng, n, planted, level)
+        apart = planted_independent_set(rng, n, planted, level.apart_across, level.apart_outside)
         edges = [edge for edge in itertools.combinations(range(n), 2) if edge not in apart]
         return adjacency_lists(n, relabelled(rng, n, edges))
 
@@ -98,14 +94,8 @@ class MaximumClique(IntegerAnswerTask):
 
     def solve(self, instance: Instance) -> Solution:
         """NP-Engine's heuristic: greedy by remaining candidates from each vertex, swaps and extensions."""
-        graph = neighbours(instance.data)
         rng = instance_rng("clique solver", instance.fingerprint)
-        best: list[int] = []
-        for start in graph:
-            clique = _local_search(graph, _greedy(graph, start), rng)
-            if len(clique) > len(best):
-                best = clique
-        return self.solution(instance, sorted(best))
+        return self.solution(instance, search_clique(neighbours(instance.data), rng))
 
     def solve_exact(self, instance: Instance) -> Solution:
         """CP-SAT.
@@ -119,7 +109,7 @@ class MaximumClique(IntegerAnswerTask):
 
     def demonstrate(self, instance: Instance, rng: random.Random) -> str:
         """A clique grown with noise."""
-        return self.format(_grown(neighbours(instance.data), rng))
+        return self.format(noisy_clique(neighbours(instance.data), rng))
 
     def feasible_answers(self, instance: Instance) -> Iterator[list[int]]:
         """All non-empty cliques."""
@@ -128,59 +118,3 @@ class MaximumClique(IntegerAnswerTask):
             for chosen in itertools.combinations(vertices, size):
                 if not self.fault(instance, chosen):
                     yield list(chosen)
-
-
-def _planted_complement(rng: random.Random, n: int, planted: int, level: _Level) -> set[tuple[int, int]]:
-    """Non-adjacent pairs: none inside the first `planted` vertices, one or more from each other to them."""
-    apart: set[tuple[int, int]] = set()
-    for a, b in itertools.combinations(range(n), 2):
-        probability = 0.0 if b < planted else level.apart_across if a < planted else level.apart_outside
-        if rng.random() < probability:
-            apart.add((a, b))
-    for outsider in range(planted, n):
-        if not any((a, outsider) in apart for a in range(planted)):
-            apart.add((rng.randrange(planted), outsider))
-    return apart
-
-
-def _grown(graph: Neighbours, rng: random.Random) -> list[int]:
-    """The demonstration policy: noisy greedy growth that may stop early or add a vertex too many."""
-
-    def choose(nodes: set[int], degree: Callable[[int], float]) -> int:
-        return max(sorted(nodes), key=lambda node: degree(node) / TEMPERATURE + gumbel(rng))
-
-    clique = [choose(set(graph), lambda node: len(graph[node]) / 2)]
-    candidates = set(graph[clique[0]])
-    while candidates and rng.random() > STOP:
-        clique.append(choose(candidates, lambda node, left=candidates: len(graph[node] & left)))
-        candidates = candidates & graph[clique[-1]]
-    misfits = sorted(node for node in graph if node not in clique and not graph[node].issuperset(clique))
-    if misfits and rng.random() < SLIP:
-        clique.insert(rng.randrange(len(clique) + 1), pick(rng, misfits))
-    return clique
-
-
-def _greedy(graph: Neighbours, start: int) -> set[int]:
-    """Add the candidate that keeps most candidates, until none is left."""
-    clique, candidates = {start}, set(graph[start])
-    while candidates:
-        best = max(candidates, key=lambda node: (len(graph[node] & candidates), -node))
-        clique.add(best)
-        candidates &= graph[best]
-    return clique
-
-
-def _local_search(graph: Neighbours, clique: set[int], rng: random.Random) -> set[int]:
-    """Extend where possible, otherwise swap a vertex for one that misses only it; returns the best seen."""
-    best = set(clique)
-    for _ in range(SWAPS * len(graph)):
-        missing = {node: clique - graph[node] for node in sorted(graph) if node not in clique}
-        free = [node for node, lacks in missing.items() if not lacks]
-        swaps = [node for node, lacks in missing.items() if len(lacks) == 1]
-        if not free and not swaps:
-            break
-        node = pick(rng, free or swaps)
-        clique = (clique - missing[node]) | {node}
-        if len(clique) > len(best):
-            best = set(clique)
-    return best
