@@ -21,7 +21,10 @@ from distmatch.tasks.np.integer_answers import IntegerAnswerTask
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "task").glob("*.yaml"))
-NAMES = [path.stem for path in CONFIGS]
+# Suites at large sizes are made of the tasks that are here one by one: tests/unit/tasks/test_suites.py and
+# test_curriculum.py. A stored task needs a file: test_stored.py.
+ELSEWHERE = ("np_bench", "mm_np_bench", "curriculum", "stored")
+NAMES = [path.stem for path in CONFIGS if path.stem not in ELSEWHERE]
 
 
 def build(name):
@@ -43,7 +46,8 @@ def first_line(path):
 @pytest.mark.parametrize("path", [*CONFIGS, *sorted((ROOT / "configs" / "reward").glob("*.yaml"))], ids=str)
 def test_files_open_by_saying_what_they_are(path):
     assert first_line(path).startswith("# ")
-    instantiate(OmegaConf.load(path))
+    if path.stem != "stored":
+        instantiate(OmegaConf.load(path))
 
 
 # ---- the same key gives the same instance ----

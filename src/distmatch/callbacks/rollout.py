@@ -243,13 +243,14 @@ def to_batch(
 def group_scores(rollouts: Rollouts, data: RolloutDataModule) -> list[GroupScore]:
     """What the held-out metrics count: one record a prompt."""
     scores = []
+    categories = data.task.categories()  # a suite may sort its tasks otherwise than they do themselves
     for query, rows in rollouts.groups():
         outcomes = rollouts.outcomes[rows]
-        problem = data.task.problem(query.instance)
+        name = data.task.problem(query.instance).name
         scores.append(
             GroupScore(
-                task=problem.name,
-                category=problem.category,
+                task=name,
+                category=categories[name],
                 successes=[o.success for o in outcomes],
                 qualities=[o.quality for o in outcomes],
                 keys=[o.verdict.key for o in outcomes],

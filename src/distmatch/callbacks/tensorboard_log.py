@@ -163,7 +163,7 @@ def best_picture(task: Task, query: Query, outcomes: list[Outcome]) -> torch.Ten
         return None
     best = max(feasible, key=lambda outcome: outcome.quality)
     answer, reference = answer_of_key(best.verdict.key), task.reference(query.instance)
-    if answer is None:
+    if answer is None or reference.answer is None:  # a published reference may be a bare value
         return None
     proved = ", proved optimal" if reference.proved else ""
     figure = draw_side_by_side(

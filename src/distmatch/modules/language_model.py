@@ -63,8 +63,10 @@ class LanguageModel(nn.Module):
         """Token ids of a prompt, ready to be continued; the only place where text becomes ids.
 
         Raises:
-            ValueError: A compact prompt has a word that the vocabulary lacks.
+            ValueError: The prompt has pictures, or a compact one has a word that the vocabulary lacks.
         """
+        if prompt.images:
+            raise ValueError("this model reads text only, and the prompt has a picture; set task.form=text")
         if self.style == "compact":
             ids = list(self.tokenizer(prompt.text)["input_ids"])
             if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids:

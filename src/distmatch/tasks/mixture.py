@@ -25,15 +25,21 @@ class Mixture(Task):
     Args:
         tasks: Members by name.
         weights: Shares by the same names, any positive scale; equal if None.
+        categories: Categories by the same names, for members that this suite sorts otherwise.
 
     Raises:
-        ValueError: No members, two members of the same task, or weights that do not fit.
+        ValueError: No members, two members of the same task, or weights or categories that do not fit.
     """
 
     name = "mixture"
     levels = ()
 
-    def __init__(self, tasks: Mapping[str, Task], weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        weights: Mapping[str, float] | None = None,
+        categories: Mapping[str, str] | None = None,
+    ) -> None:
         if not tasks:
             raise ValueError("empty task: a mixture needs at least one member")
         self.tasks: dict[str, Task] = {}
@@ -43,6 +49,7 @@ class Mixture(Task):
                     f"two members are the task {member.name!r}; each task may appear once in a mixture"
                 )
             self.tasks[member.name] = member
+        self._categories = _checked_categories(tasks, categories or {})
         self._cycle = _cycle(_checked_weights(tasks, weights))
 
     def instance(self, split: Split, index: int) -> Instance:
@@ -51,8 +58,8 @@ class Mixture(Task):
         return member.instance(split, own_index)
 
     def categories(self) -> dict[str, str]:
-        """The members' categories by the members' names."""
-        return {name: member.category for name, member in self.tasks.items()}
+        """The categories of the suite, or else the members' own, by the members' names."""
+        return dict(self._categories)
 
     def problem(self, instance: Instance) -> Task:
         """The member that made the instance."""
@@ -116,6 +123,16 @@ def _cycle(weights: list[float]) -> list[int]:
         order.append(lag.index(max(lag)))
         counts[order[-1]] += 1
     return order
+
+
+def _checked_categories(tasks: Mapping[str, Task], given: Mapping[str, str]) -> dict[str, str]:
+    unknown = [name for name in given if name not in tasks]
+    if unknown:
+        raise ValueError(f"categories name {', '.join(unknown)}; members are {', '.join(tasks)}")
+    for name, category in given.items():
+        if not isinstance(category, str) or not category:
+            raise ValueError(f"category {category!r} of {name!r} must be a name")
+    return {member.name: given.get(name, member.category) for name, member in tasks.items()}
 
 
 def _checked_weights(tasks: Mapping[str, Task], weights: Mapping[str, float] | None) -> list[float]:

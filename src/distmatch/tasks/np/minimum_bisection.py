@@ -47,6 +47,8 @@ class _Communities:
 LEVELS: Mapping[str, _Plain | _Communities] = {
     # ---- ours, for the tiny model ----
     "tiny": _Plain((8, 8), 0.5, (1, 9)),
+    # ---- ours, small enough for a picture with its weights on the lines ----
+    "small": _Plain((10, 14), 0.4, (1, 9)),
     # ---- published (papers 2.2) ----
     "easy": _Communities(42, 0.1),
     "medium": _Communities(45, 0.1),
