@@ -87,12 +87,16 @@ class GRPOLoss(Loss):
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The clipped surrogate, plus the KL term if it has a weight."""
         check_needs(self, batch, policy)
-        normalize = group_zscore if self.scale_rewards else group_centred
-        advantages = normalize(batch.rewards, batch.group_size, batch.loss_mask.any(dim=1))[:, None]  # (B, 1)
+        advantages = self.advantages(batch)[:, None]  # (B, 1)
         gap = log_ratio(policy.logprobs, batch.old_logprobs, batch.loss_mask)  # (B, T)
-        surrogate = clipped_surrogate(gap.exp(), advantages, self.clip_low, self.clip_high, self.dual_clip)
+        ratio = self.ratio(gap, batch)
+        surrogate, own = self.surrogate(ratio, advantages, batch, policy)
         loss = self._aggregate(-surrogate, batch)
-        metrics = self._ratio_metrics(gap.detach(), advantages, batch) | signal_metrics(advantages, batch)
+        metrics = {
+            **self._ratio_metrics(gap.detach(), ratio.detach(), advantages, batch),
+            **signal_metrics(advantages, batch),
+            **own,
+        }
         if self.kl_coef > 0:
             triple = (policy.logprobs, batch.ref_logprobs, batch.loss_mask)
             loss = loss + self.kl_coef * self._aggregate(self._kl_loss(*triple), batch)
@@ -104,8 +108,29 @@ class GRPOLoss(Loss):
             }
         return LossOutput(loss, metrics)
 
-    def _ratio_metrics(self, gap: Tensor, advantages: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
-        ratio, good, bad = gap.exp(), advantages > 0, advantages < 0
+    # ---- what a relative of GRPO may override --------------------------------------------------------------
+
+    def advantages(self, batch: RolloutBatch) -> Tensor:
+        """One a row, (B,); zero on rows outside `loss_mask`."""
+        normalize = group_zscore if self.scale_rewards else group_centred
+        return normalize(batch.rewards, batch.group_size, batch.loss_mask.any(dim=1))
+
+    def ratio(self, gap: Tensor, batch: RolloutBatch) -> Tensor:
+        """What is clipped, (B, T), from the log-ratio of new to old policy of every token, (B, T)."""
+        return gap.exp()
+
+    def surrogate(
+        self, ratio: Tensor, advantages: Tensor, batch: RolloutBatch, policy: PolicyOutput
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of every token, (B, T), to be maximised, and metrics about it."""
+        return clipped_surrogate(ratio, advantages, self.clip_low, self.clip_high, self.dual_clip), {}
+
+    # ---- figures -------------------------------------------------------------------------------------------
+
+    def _ratio_metrics(
+        self, gap: Tensor, ratio: Tensor, advantages: Tensor, batch: RolloutBatch
+    ) -> dict[str, Tensor]:
+        good, bad = advantages > 0, advantages < 0
         shares = {
             "clip_fraction_low": bad & (ratio < 1 - self.clip_low),
             "clip_fraction_high": good & (ratio > 1 + self.clip_high),
