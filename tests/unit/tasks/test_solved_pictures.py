@@ -9,10 +9,15 @@ import pytest
 
 from distmatch.tasks.base import Instance, Task
 from distmatch.tasks.lab import Lab
+from distmatch.tasks.np.dominating_set import DominatingSet
+from distmatch.tasks.np.feedback_vertex_set import FeedbackVertexSet
 from distmatch.tasks.np.graph_coloring import GraphColoring
+from distmatch.tasks.np.hamiltonian_cycle import HamiltonianCycle
 from distmatch.tasks.np.knapsack import Knapsack
 from distmatch.tasks.np.maximum_clique import MaximumClique
+from distmatch.tasks.np.maximum_independent_set import MaximumIndependentSet
 from distmatch.tasks.np.tsp import TSP
+from distmatch.tasks.np.vertex_cover import VertexCover
 from distmatch.tasks.render.solved import (
     ACCENT,
     PAINTERS,
@@ -22,7 +27,11 @@ from distmatch.tasks.render.solved import (
     to_pixels,
 )
 
-TASKS = (TSP, Knapsack, GraphColoring, MaximumClique)
+TASKS = (
+    *(TSP, Knapsack, GraphColoring, MaximumClique, HamiltonianCycle),
+    *(MaximumIndependentSet, VertexCover, DominatingSet, FeedbackVertexSet),
+)
+CLOSED = (TSP, HamiltonianCycle)
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -48,11 +57,11 @@ def test_a_key_draws_what_the_answer_draws(kind: type[Task]) -> None:
     instance = task.instance("train", 1)
     answer = task.reference(instance).answer
     key = task.verify(instance, task.format(answer)).key
-    again = task.format([*answer_of_key(key), *([answer_of_key(key)[0]] if kind is TSP else [])])
+    again = task.format([*answer_of_key(key), *([answer_of_key(key)[0]] if kind in CLOSED else [])])
     assert task.verify(instance, again).key == key
     pairs = [(answer_of_key(key), "best"), (answer, "reference")]
     left, right = draw_side_by_side(instance, pairs).axes
-    if kind is not TSP:  # a tour is closed in the answer and open in the key, and may run the other way
+    if kind not in CLOSED:  # a tour is closed in the answer and open in the key, and may run the other way
         assert len(left.texts) == len(right.texts)
 
 

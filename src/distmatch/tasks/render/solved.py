@@ -1,4 +1,4 @@
-"""Pictures of solved instances: tours, packed knapsacks, coloured graphs and cliques.
+"""Pictures of solved instances: tours and cycles, packed knapsacks, coloured graphs, cliques and vertex sets.
 
 An answer is a list of integers, as the tasks' verifiers read it: a tour closed or not, ids of items or
 vertices, or a colour for every vertex. Figures are made without pyplot: nothing is global, no display needed.
@@ -23,6 +23,7 @@ Data = Mapping[str, object]
 Points = Mapping[int, tuple[float, float]]
 
 INK, SOFT, FAINT, PAPER, ACCENT = "#27303f", "#7b8494", "#dfe3e9", "#ffffff", "#2f6fb2"
+GREY = "#b4bbc6"
 COLORS = (
     *("#5b8fc7", "#e8a15a", "#74b087", "#d17d7d", "#9a86c4", "#d3bf62", "#64b5b8", "#c98bb0", "#98a1ad"),
     *("#3d6ea5", "#c57f37", "#518f66", "#b05a5a", "#7863a6", "#ad9a40", "#45979a", "#a9688f", "#727b87"),
@@ -165,7 +166,28 @@ def _clique(panel: Axes, data: Data, answer: Answer, shown: Sequence[Answer]) ->
     others = [pair for pair in pairs if not chosen.issuperset(pair)]
     _edges(panel, points, others, FAINT, 1.0 if len(graph) <= 16 else 0.6)
     _edges(panel, points, [pair for pair in pairs if chosen.issuperset(pair)], ACCENT, 2.0)
-    _nodes(panel, points, {node: ACCENT if node in chosen else "#b4bbc6" for node in graph})
+    _nodes(panel, points, {node: ACCENT if node in chosen else GREY for node in graph})
+
+
+def _cycle(panel: Axes, data: Data, answer: Answer, shown: Sequence[Answer]) -> None:
+    """Vertices on a circle in the order of the last cycle; the cycle in colour, vertices off it grey."""
+    graph = neighbours(data)
+    points = _circle([*dict.fromkeys(shown[-1]), *(node for node in sorted(graph) if node not in shown[-1])])
+    stops = list(dict.fromkeys(answer))
+    _edges(panel, points, edge_list(graph), FAINT, 1.0 if len(graph) <= 16 else 0.6)
+    _edges(panel, points, list(zip(stops, [*stops[1:], stops[0]], strict=True)), ACCENT, 2.0)
+    _nodes(panel, points, {node: ACCENT if node in stops else GREY for node in graph})
+
+
+def _vertex_set(panel: Axes, data: Data, answer: Answer, shown: Sequence[Answer]) -> None:
+    """Vertices on a circle, chosen ones in colour; edges that no chosen vertex touches are dark."""
+    graph = neighbours(data)
+    points, chosen = _circle(sorted(graph)), set(answer)
+    pairs = edge_list(graph)
+    touched = [pair for pair in pairs if chosen.intersection(pair)]
+    _edges(panel, points, touched, FAINT, 1.0 if len(graph) <= 16 else 0.6)
+    _edges(panel, points, [pair for pair in pairs if pair not in set(touched)], SOFT, 1.4)
+    _nodes(panel, points, {node: ACCENT if node in chosen else GREY for node in graph})
 
 
 PAINTERS: Mapping[str, Callable[[Axes, Data, Answer, Sequence[Answer]], None]] = {
@@ -173,6 +195,11 @@ PAINTERS: Mapping[str, Callable[[Axes, Data, Answer, Sequence[Answer]], None]] =
     "knapsack": _knapsack,
     "graph_coloring": _coloring,
     "maximum_clique": _clique,
+    "hamiltonian_cycle": _cycle,
+    "maximum_independent_set": _vertex_set,
+    "vertex_cover": _vertex_set,
+    "dominating_set": _vertex_set,
+    "feedback_vertex_set": _vertex_set,
 }
 
 
