@@ -1,0 +1,1 @@
+"""Studies: what an objective does, measured exactly in the lab and side by side on tasks."""
