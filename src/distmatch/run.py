@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import platform
@@ -22,6 +23,7 @@ import torch
 import transformers
 from hydra.utils import instantiate
 from lightning import Callback, Trainer, seed_everything
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,6 +33,7 @@ from distmatch.callbacks.rollout import RolloutCallback
 from distmatch.callbacks.rollout_log import RunLog
 from distmatch.callbacks.tensorboard_log import TensorBoardLog
 from distmatch.data.rollouts import RolloutDataModule
+from distmatch.interrupts import StopSignals
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.policy import PolicyModule
 from distmatch.settings.checks import check_batch_plan
@@ -69,25 +72,37 @@ def run(cfg: DictConfig) -> dict[str, float]:
 
 
 def run_policy(cfg: DictConfig) -> dict[str, float]:
-    """Measure the start, train, measure the end, and write what the run leaves behind."""
-    started = time.time()
+    """Measure the start, train, measure the end, and write what the run leaves behind.
+
+    Raises:
+        SystemExit: Ctrl-C or SIGTERM came; what was said tells how to go on.
+    """
     folder = Path(cfg.paths.run_dir)
+    with StopSignals() as stop:
+        try:
+            return _measure_train_measure(cfg, folder, stop)
+        except (KeyboardInterrupt, SystemExit):
+            _say_how_to_resume(folder)
+            raise SystemExit(stop.status) from None
+
+
+def _measure_train_measure(cfg: DictConfig, folder: Path, stop: StopSignals) -> dict[str, float]:
+    started = time.time()
     checkpoint = newest_checkpoint(folder) if cfg.resume else None
-    parts = build(cfg, purge_step=checkpoint_step(checkpoint))
+    saved = read_checkpoint(checkpoint) if checkpoint else None
+    parts = build(cfg, purge_step=saved["global_step"] + 1 if saved else None)
+    parts.trainer.callbacks.insert(0, stop)
     log = next(_callbacks(parts.trainer, RunLog))
-    if checkpoint is None:
+    if saved is None:
         log.start = _validate(parts)
     else:
+        _check_iterations(cfg, saved["epoch"] + 1)
         # The figures from before training travel in the checkpoint: the model has been trained since.
-        log.load_state_dict(read_checkpoint(checkpoint)["callbacks"]["RunLog"])
+        log.load_state_dict(saved["callbacks"]["RunLog"])
     for watcher in _callbacks(parts.trainer, ProgressDisplay, Diagnosis):
         watcher.remember_start(log.start)
-    try:
-        parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit:
-        _say_how_to_resume(folder)
-        raise
-    final = _validate(parts)
+    parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
+    final = log.held_out or _validate(parts)
     for board in _callbacks(parts.trainer, TensorBoardLog):
         board.log_final(parts.trainer, OmegaConf.to_container(cfg, resolve=True), final)
     figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
@@ -96,6 +111,14 @@ def run_policy(cfg: DictConfig) -> dict[str, float]:
         for display in _callbacks(parts.trainer, ProgressDisplay):
             display.show_end(log.start, final, folder)
     return figures
+
+
+def _check_iterations(cfg: DictConfig, done: int) -> None:
+    if cfg.trainer.max_epochs < done:
+        raise ConfigError(
+            f"trainer.max_epochs={cfg.trainer.max_epochs} is below the {done} iterations that are done; "
+            "raise it, or leave it out"
+        )
 
 
 def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
@@ -107,6 +130,11 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
             checkpoint.
     """
     seed_everything(int(cfg.seed), verbose=False)
+    if str(cfg.trainer.precision).endswith("-true") and cfg.trainer.precision != "32-true":
+        raise ConfigError(
+            f"trainer.precision={cfg.trainer.precision} would also round rewards and log-probabilities; use "
+            "bf16-mixed, or model.dtype=bfloat16 with trainer.precision=32-true"
+        )
     with _refusals_are_config_errors():
         task: Task = instantiate(cfg.task)
         policy = instantiate(cfg.model)
@@ -133,7 +161,7 @@ def _refusals_are_config_errors() -> Iterator[None]:
     """What a constructor refuses is a mistake in the settings: one sentence, no traceback."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         raise ConfigError(str(error)) from error
 
 
@@ -152,31 +180,30 @@ def newest_checkpoint(folder: Path) -> Path:
         ConfigError: None is there.
     """
     files = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda f: f.stat().st_mtime, reverse=True)
-    for file in files:
-        if is_readable(file):
-            return file
+    damaged = list(itertools.takewhile(lambda file: not is_readable(file), files))
+    if len(damaged) == len(files):
+        raise ConfigError(
+            f"resume={folder}: no whole checkpoint in {folder / 'checkpoints'}; start the run anew"
+        )
+    for file in damaged:
         print(
             f"{file.name} is damaged (the run was killed while writing it); using the one before",
             file=sys.stderr,
         )
-    raise ConfigError(
-        f"resume={folder}: no readable checkpoint in {folder / 'checkpoints'}; start the run anew"
-    )
+    return files[len(damaged)]
 
 
 def is_readable(file: Path) -> bool:
-    """Whether a checkpoint is whole: torch writes zip archives, whose directory comes last."""
-    return zipfile.is_zipfile(file)
+    """Whether a checkpoint is whole: torch writes zip archives, with a directory at the end and checksums."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return archive.testzip() is None
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
     """Tensors and plain values only: nothing in a checkpoint can run code."""
     return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def checkpoint_step(file: Path | None) -> int | None:
-    """The optimizer step after a checkpoint's last."""
-    return None if file is None else int(read_checkpoint(file)["global_step"]) + 1
 
 
 def quiet() -> None:

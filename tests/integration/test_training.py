@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +16,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from distmatch.run import newest_checkpoint, run
+from distmatch.callbacks.rollout_log import cut_rollouts
+from distmatch.run import is_readable, newest_checkpoint, run
+from distmatch.settings.errors import ConfigError
+from distmatch.settings.folder import resume
 from tests.runs import CPU, LAB, ROOT, command, config, environment, metrics, rollouts, train
 
 ALGOS = sorted(f.stem for f in (ROOT / "configs" / "algo").glob("*.yaml") if f.stem != "custom")
@@ -207,21 +211,73 @@ def test_two_processes_train_like_one(lab_weights: Path, tmp_path: Path, mask: s
         assert row["tokens"] == twin["tokens"]
 
 
-def test_ctrl_c_keeps_the_last_iteration_and_says_how_to_go_on(lab_weights: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_the_last_iteration_and_says_how_to_go_on(
+    number: int, status: int, lab_weights: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        command(*arguments(lab_weights)[:-1], "trainer.max_epochs=500", f"paths.run_dir={folder}"),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list((folder / "checkpoints").glob("*.ckpt")):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
+    more = ["trainer.max_epochs=500", f"paths.run_dir={folder}"]
+    said, code = stopped_by(number, folder / "checkpoints", "*.ckpt", *arguments(lab_weights)[:-1], *more)
+    assert code == status, said
     assert f"python train.py resume={folder}" in said
     assert "Traceback" not in said
     assert newest_checkpoint(folder)
+
+
+def test_a_signal_in_the_first_evaluation_says_that_nothing_is_saved(
+    lab_weights: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    base = [a for a in arguments(lab_weights) if not a.startswith("data.eval_")]
+    more = ["data.eval_prompts=4000", "data.eval_samples=64", f"paths.run_dir={folder}"]
+    said, code = stopped_by(signal.SIGTERM, folder, "tensorboard", *base, *more)
+    assert code == 143, said
+    assert "nothing to resume from" in said
+    assert "Traceback" not in said
+
+
+def stopped_by(number: int, folder: Path, pattern: str, *overrides: str) -> tuple[str, int]:
+    """What a run says, and its exit status, when a signal comes once `folder` holds `pattern`."""
+    process = subprocess.Popen(
+        command(*overrides), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(folder.glob(pattern)):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    return said, process.returncode
+
+
+def test_fewer_iterations_than_done_are_refused(whole_run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(whole_run, tmp_path / "copy")
+    cfg = resume([f"resume={copy}", "trainer.max_epochs=3"])
+    with pytest.raises(ConfigError, match="max_epochs=3 is below the 8 iterations that are done"):
+        run(cfg)
+    assert metrics(copy) == metrics(whole_run)
+
+
+def test_a_damaged_checkpoint_is_noticed(whole_run: Path, tmp_path: Path) -> None:
+    whole = newest_checkpoint(whole_run)
+    assert is_readable(whole)
+    content = bytearray(whole.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 500] = bytes(500)
+    damaged = tmp_path / "damaged.ckpt"
+    damaged.write_bytes(content)
+    assert not is_readable(damaged)
+    damaged.write_bytes(content[:middle])
+    assert not is_readable(damaged)
+
+
+def test_rollouts_are_cut_by_what_the_lines_say(tmp_path: Path) -> None:
+    file = tmp_path / "rollouts.jsonl"
+    lines = [json.dumps({"iteration": i}) + "\n" for i in (0, 0, 1, 2)]
+    file.write_text("".join(lines) + '{"iteration": 2, "comp')
+    cut_rollouts(file, 1)
+    assert file.read_text() == "".join(lines[:3])
+    cut_rollouts(file, 5)  # shorter than the checkpoint says: kept as it is, not filled up
+    assert file.read_text() == "".join(lines[:3])
+    cut_rollouts(tmp_path / "absent.jsonl", -1)
+    assert (tmp_path / "absent.jsonl").read_text() == ""

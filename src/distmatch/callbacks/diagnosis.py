@@ -229,21 +229,21 @@ def _collapse(history: Sequence[Metrics], start: Metrics) -> Finding | None:
     return Finding(
         "collapse",
         f"the policy is collapsing: held-out success rose from {before:.3f} to {after:.3f}, but "
-        f"{' and '.join(fallen)}; it repeats few answers instead of keeping all good ones. Try algo=dmpo, a "
-        "larger algo.weight or a lower module.lr, or stop at an earlier iteration.",
+        f"{' and '.join(fallen)}; it repeats few answers instead of keeping all good ones. Try another algo "
+        "or a larger weight of its matching term, a lower module.lr, or stop at an earlier iteration.",
     )
 
 
 def _fallen_best(start: Metrics, now: Metrics) -> list[str]:
     key = largest("val/best", start, now)
-    if key is None or not now[key] < start[key] - RISE:
-        return []
+    if key is None or not max(now[key], now.get(f"{key}_high", now[key])) < start[key] - RISE:
+        return []  # by more than other prompts would explain
     return [f"the best of {key.partition('@')[2]} answers fell from {start[key]:.3f} to {now[key]:.3f}"]
 
 
 def _fallen_solutions(start: Metrics, now: Metrics) -> list[str]:
     before = start.get("val/distinct_solutions", math.nan)
     after = now.get("val/distinct_solutions", math.nan)
-    if not after < before * (1 - LOSS_OF_SOLUTIONS):
+    if not max(after, now.get("val/distinct_solutions_high", after)) < before * (1 - LOSS_OF_SOLUTIONS):
         return []
     return [f"distinct solutions per prompt fell from {before:.2f} to {after:.2f}"]

@@ -27,6 +27,10 @@ from distmatch.data.rollouts import RolloutDataModule
 class RunLog(Callback):
     """Writes `rollouts.jsonl` and `metrics.csv` into the run folder.
 
+    Attributes:
+        start: Held-out figures from before training.
+        held_out: Those of the last iteration, empty if it had no evaluation.
+
     Args:
         folder: The run folder.
         rollouts_every: Write the completions of every n-th iteration; 0 writes none.
@@ -35,27 +39,28 @@ class RunLog(Callback):
     def __init__(self, folder: str, rollouts_every: int = 1) -> None:
         self._folder = Path(folder)
         self._rollouts_every = rollouts_every
-        self._bytes: dict[str, int] = {}
         self._iteration = -1
         self._seconds = 0.0
         self._tokens = 0
         self._clock = 0.0
         self._validated = False
+        self.held_out: dict[str, float] = {}
         self.start: dict[str, float] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Cut the files back to the checkpoint that training goes on from, or to nothing."""
         self._clock = time.perf_counter()
-        rollouts = self._rollouts_file(trainer.global_rank)
-        rollouts.touch()
-        os.truncate(rollouts, self._bytes.get(rollouts.name, 0))
+        cut_rollouts(self._rollouts_file(trainer.global_rank), self._iteration)
         if trainer.is_global_zero:
             rows = [row for row in read_rows(self._metrics_file) if int(row["iteration"]) <= self._iteration]
+            if len(rows) <= self._iteration:
+                print(f"{self._metrics_file} has {len(rows)} of the {self._iteration + 1} iterations so far")
             write_rows(self._metrics_file, rows)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No held-out figures of this iteration yet."""
         self._validated = False
+        self.held_out = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Held-out figures are fresh now."""
@@ -75,9 +80,8 @@ class RunLog(Callback):
             self._append_metrics(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """How long the files were at this iteration's end, and the totals so far, as plain JSON values."""
+        """The last whole iteration and the totals so far, as plain JSON values."""
         return {
-            "bytes": dict(self._bytes),
             "iteration": self._iteration,
             "seconds": self._seconds,
             "tokens": self._tokens,
@@ -85,8 +89,7 @@ class RunLog(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Remember where the checkpoint's files ended."""
-        self._bytes = {k: int(v) for k, v in state_dict["bytes"].items()}
+        """Remember where the checkpoint stood."""
         self._iteration = int(state_dict["iteration"])
         self._seconds, self._tokens = float(state_dict["seconds"]), int(state_dict["tokens"])
         self.start = dict(state_dict["start"])
@@ -107,12 +110,11 @@ class RunLog(Callback):
         with file.open("a", encoding="utf-8") as out:
             for record in rollout_records(rollouts, trainer.datamodule):
                 out.write(json.dumps(record, ensure_ascii=False) + "\n")
-            out.flush()
-        self._bytes[file.name] = file.stat().st_size
 
     def _append_metrics(self, trainer: Trainer) -> None:
         figures = {k: float(v) for k, v in trainer.callback_metrics.items() if "/" in k}
         fresh = {k: v for k, v in figures.items() if self._validated or not k.startswith("val/")}
+        self.held_out = {k: v for k, v in fresh.items() if k.startswith("val/")}
         row = {
             "iteration": self._iteration,
             "step": trainer.global_step,
@@ -121,6 +123,18 @@ class RunLog(Callback):
             **fresh,
         }
         append_row(self._metrics_file, {k: _plain(v) for k, v in row.items()})
+
+
+def cut_rollouts(file: Path, iteration: int) -> None:
+    """Keep the lines up to `iteration`: later ones, and a half-written last line, are left by a kill."""
+    kept = 0
+    file.touch()
+    with file.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["iteration"] > iteration:
+                break
+            kept += len(line)
+    os.truncate(file, kept)
 
 
 def rollout_records(rollouts: Rollouts, data: RolloutDataModule) -> Iterable[dict[str, Any]]:

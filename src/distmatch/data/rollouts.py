@@ -163,8 +163,9 @@ class RolloutDataModule(LightningDataModule):
 
     def fingerprint(self) -> str:
         """Identifies the stream of prompts: a resumed run must continue the same one."""
-        first = self.task.instance("train", self.seed * STREAM)
-        return f"{type(self.task).__name__}:{first.id}:seed{self.seed}"
+        count = len(self.task.categories())  # a mixture shows each member within its first few instances
+        first = [self.task.instance("train", self.seed * STREAM + index) for index in range(count)]
+        return f"{type(self.task).__name__}:{'+'.join(i.id for i in first)}:seed{self.seed}"
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the stream of prompts, as plain JSON values."""

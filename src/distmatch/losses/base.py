@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 
@@ -63,7 +64,13 @@ def check_declaration(loss: Loss) -> None:
     Raises:
         ValueError: Names an unknown need, or values without a head that computes them.
     """
-    name, unknown = type(loss).__name__, loss.requires - NEEDS
+    name = type(loss).__name__
+    if not isinstance(loss, Loss) or "_modules" not in vars(loss):
+        raise ValueError(
+            f"algo: {name} must be a subclass of distmatch.losses.base.Loss, and its __init__ must call "
+            "super().__init__()"
+        )
+    unknown = loss.requires - NEEDS
     if unknown:
         raise ValueError(
             f"{name} requires {', '.join(sorted(unknown))}, which nobody computes; known: {sorted(NEEDS)}"
@@ -89,6 +96,24 @@ def check_needs(loss: Loss, batch: RolloutBatch, policy: PolicyOutput) -> None:
             f"{name} compares the answers to one prompt: group_size={batch.group_size} must be at least "
             f"{loss.min_group_size}"
         )
+
+
+def check_output(loss: Loss, output: LossOutput) -> None:
+    """Make sure that a loss returned something to minimise.
+
+    Raises:
+        ValueError: No LossOutput, no scalar, no gradient, or a metric that is no number.
+    """
+    name = type(loss).__name__
+    if not isinstance(output, LossOutput):
+        raise ValueError(f"{name} returned {type(output).__name__}; it must return LossOutput(loss, metrics)")
+    if output.loss.numel() != 1:
+        raise ValueError(f"{name} returned a loss of shape {tuple(output.loss.shape)}; it must be a scalar")
+    if torch.is_grad_enabled() and not output.loss.requires_grad:
+        raise ValueError(f"{name} returned a loss without gradient; it must use policy.logprobs undetached")
+    for key, value in output.metrics.items():
+        if not isinstance(value, int | float) and not (isinstance(value, Tensor) and value.numel() == 1):
+            raise ValueError(f"{name}: metric {key!r} must be a number or a tensor of one, got {value!r}")
 
 
 def drops(zero_signal: str) -> bool:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from transformers import get_scheduler
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
-from distmatch.losses.base import Loss, check_declaration, check_needs
+from distmatch.losses.base import Loss, check_declaration, check_needs, check_output
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel, Reference
+from distmatch.modules.optimization import Optimization
 from distmatch.modules.scoring import score
 from distmatch.modules.trained_state import check_trained, trained_names
 from distmatch.ops import flat_groups, masked_mean, where_mask
@@ -41,8 +41,7 @@ class PolicyModule(LightningModule):
         lr: Learning rate of the policy.
         betas: Adam's moment rates.
         weight_decay: Decoupled weight decay.
-        scheduler: Name of a transformers schedule over optimizer steps: `constant_with_warmup`, `cosine`,
-            `linear`, ...
+        scheduler: A name of `distmatch.modules.optimization.SCHEDULES`, over optimizer steps.
         warmup_steps: Optimizer steps of linear warm-up.
         micro_batch_tokens: Most padded tokens (prompt plus completion) of one chunk. Lower it when memory
             runs out: the update stays the same, only slower.
@@ -80,10 +79,12 @@ class PolicyModule(LightningModule):
         self.val_metrics = metrics
         self.sampling = sampling
         self.updates_per_rollout = 1
-        self._optim = (lr, tuple(betas), weight_decay, scheduler, warmup_steps)
+        self._optimization = Optimization(lr, tuple(betas), weight_decay, scheduler, warmup_steps)
         self._micro_batch_tokens = micro_batch_tokens
         self._dump_folder = dump_folder
         self._log_entropy = log_entropy
+        if reference not in ("initial_policy", "base"):
+            raise ValueError(f"module.reference={reference!r} is unknown; choose initial_policy or base")
         if not policy.trainable():
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train")
         self._reference = self._make_reference(reference)
@@ -167,6 +168,7 @@ class PolicyModule(LightningModule):
             batch = dataclasses.replace(batch, old_logprobs=policy.logprobs.detach())
         check_needs(self.loss, batch, policy)
         output = self.loss(batch, policy)
+        check_output(self.loss, output)
         if not bool(torch.isfinite(output.loss.detach())):
             raise NonFiniteError(f"the loss is {output.loss.item()}{self._blame()}{self._dump(batch)}")
         self._log_step(batch, policy, output.loss, output.metrics)
@@ -207,12 +209,9 @@ class PolicyModule(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW over the policy's trainable parameters and, as groups of their own, the loss's."""
-        lr, betas, weight_decay, scheduler, warmup = self._optim
+        lr = self._optimization.lr
         groups = [{"params": list(self.policy.trainable().values()), "lr": lr}, *self.loss.param_groups(lr)]
-        optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, weight_decay=weight_decay)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = get_scheduler(scheduler, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return self._optimization.configure(groups, int(self.trainer.estimated_stepping_batches))
 
     def configure_gradient_clipping(
         self,
@@ -279,8 +278,7 @@ class PolicyModule(LightningModule):
     # ---- small things --------------------------------------------------------------------------------------
 
     def _world(self) -> int:
-        attached = self._trainer is not None
-        return int(self.trainer.world_size) if attached else 1
+        return int(self.trainer.world_size) if self._trainer is not None else 1
 
     def _blame(self) -> str:
         """Which weights are to blame, in words."""
