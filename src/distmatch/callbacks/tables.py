@@ -170,7 +170,7 @@ def before_after_table(
         entropy: Of the policy in the first and in the last iteration, nats per token.
     """
     before, after = figures(start), figures(final)
-    table = _table("held-out prompts, before and after")
+    table = _table("held-out prompts, before and after (mean of categories)")
     table.add_column()
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -72,7 +72,7 @@ class LanguageModel(nn.Module):
             if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids:
                 raise ValueError(
                     f"the small vocabulary cannot spell this prompt: {prompt.text[:80]!r}; model=tiny "
-                    "reads tasks at task.level=tiny, other levels need model=hf"
+                    "has words for the tiny suite (task.level=tiny); other tasks and levels need model=hf"
                 )
             return ids
         messages = [{"role": "user", "content": prompt.text}]

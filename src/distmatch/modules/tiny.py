@@ -1,8 +1,8 @@
 """The default model: a small stock Qwen3 decoder that reads compact prompts word by word.
 
 Every word of a compact prompt is one token: a node `3`, an edge `0-3`, an edge with its length `0-3=7`, an
-    item's weight
-and value `5/9`. Commas and spaces only separate, so an answer `Answer: [3, 0, 5]` costs one token an item.
+item's weight and value `5/9`. Commas and spaces only separate, so an answer `Answer: [3, 0, 5]` costs one
+token an item.
 """
 
 from __future__ import annotations

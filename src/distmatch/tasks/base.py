@@ -132,8 +132,7 @@ class Task(ABC):
         """The instance at an address: the same on any machine, in any order.
 
         Splits are disjoint by construction: the hash of a problem says which split may hold it, and the
-            generator is
-        asked again until it fits.
+        generator is asked again until it fits.
         """
         if split not in SPLITS:
             raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(SPLITS)}")
@@ -198,8 +197,7 @@ def quality(value: float, reference: float, sense: Sense) -> float:
     """Quality ratio of a feasible answer: value/reference for `max`, reference/value for `min`.
 
     Not clipped: above 1 the answer beats a heuristic reference, as in the papers. Zeros: 1 where both are
-        zero; with one
-    zero there is no ratio, and the better side counts as 1 and the worse as 0.
+    zero; with one zero there is no ratio, and the better side counts as 1 and the worse as 0.
     """
     better, worse = (value, reference) if sense == "max" else (reference, value)
     if worse == 0:

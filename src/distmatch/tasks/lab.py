@@ -17,10 +17,9 @@ MAX_TEXT = 10_000  # longer completions are not read: no string of the lab needs
 class Lab(Task):
     """Strings of fixed length over a small alphabet, with planted best strings.
 
-    Value: 1 for `modes` planted strings, 0.5 for `near` others, 0 for the rest, which is feasible but
-        worthless. Another
-    length or a foreign letter is infeasible. The answer is the whole completion, `a c b`, white space
-    ignored.
+    The value is 1 for `modes` planted strings, 0.5 for `near` others, and 0 for the rest, which is feasible
+    but worthless. Another length or a foreign letter is infeasible. The answer is the whole completion,
+    `a c b`, white space ignored.
 
     Args:
         alphabet: Number of letters, from 2 to 26.
