@@ -32,6 +32,13 @@ VARIANTS = {
         ["algo.divergence=log_mse", "algo.length_normalize=false", "algo.zero_signal=drop"],
         ["algo.base=null"],
     ],
+    "gspo": [["algo.kl_coef=0.1"]],
+    "gpg": [["algo.scale_rewards=true"]],
+    "reinforce": [["algo.group_baseline=true"]],
+    "pass_at_k_best": [["algo.scale_rewards=true"]],
+    "vargrad": [["algo.importance_weight=clipped", "algo.reward_source=group_zscore"]],
+    "trajectory_balance": [["algo.length_normalize=true", "algo.coefficient=0.02"]],
+    "flowrl": [["algo.importance_weight=unclipped", "algo.reward_source=raw", "algo.length_normalize=false"]],
 }
 CASES = [(algo, tuple(extra)) for algo in ALGOS for extra in [[], *VARIANTS.get(algo, [])]]
 
