@@ -36,6 +36,7 @@ from distmatch.data.rollouts import RolloutDataModule
 from distmatch.interrupts import StopSignals
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.policy import PolicyModule
+from distmatch.modules.tiny import load_tiny
 from distmatch.settings.checks import check_batch_plan
 from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import Task
@@ -63,7 +64,11 @@ def run(cfg: DictConfig) -> dict[str, float]:
         The final figures, as in `metrics.json` (numbers only).
     """
     quiet()
-    torch.set_num_threads(int(cfg.threads) if cfg.threads else torch.get_num_threads())
+    if cfg.threads:
+        torch.set_num_threads(int(cfg.threads))
+    elif cfg.model._target_ == f"{load_tiny.__module__}.{load_tiny.__name__}":
+        # A second thread gains little on a model this small, and costs much as soon as the machine is busy.
+        torch.set_num_threads(1)
     if cfg.stage == "warm_start":
         from distmatch.data.warm_start import warm_start
 

@@ -65,8 +65,10 @@ def load_tiny(
         seed: Of random weights.
 
     Raises:
-        ValueError: The folder does not exist.
+        ValueError: The folder does not exist, or the heads do not divide.
     """
+    if heads % key_value_heads:
+        raise ValueError(f"model.key_value_heads={key_value_heads} must divide model.heads={heads}")
     if weights == "random":
         sizes = {"hidden_size": hidden_size, "num_hidden_layers": layers, "num_attention_heads": heads}
         sizes |= {"num_key_value_heads": key_value_heads, "intermediate_size": intermediate_size}

@@ -11,12 +11,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from distmatch.settings.errors import ConfigError, did_you_mean, listing
+from distmatch.settings.annotations import shown
+from distmatch.settings.errors import ConfigError, did_you_mean, listing, nearest
 from distmatch.settings.numbers import NUMBERS
 from distmatch.settings.targets import Target, find_target
 
 WEIGHT_WORDS = ("shipped", "random")
 """What `model.weights` may say besides a folder."""
+
+CHOICES = {"stage": ("policy", "warm_start"), "data.eval_split": ("val", "test")}
+"""Settings that are one of a few words."""
 
 
 def check(cfg: DictConfig) -> None:
@@ -38,9 +42,18 @@ def check_numbers(cfg: DictConfig) -> None:
                 raise ConfigError(f"{number.key}={value} must be {number.demand()}")
 
 
+def check_choices(cfg: DictConfig) -> None:
+    """Settings that are one of a few words are one of them."""
+    for key, allowed in CHOICES.items():
+        value = OmegaConf.select(cfg, key)
+        if _has(cfg, key) and value not in allowed:
+            hint = did_you_mean(str(value), allowed, key + "={}")
+            raise ConfigError(f"{key}={shown(value)} must be one of: {', '.join(allowed)}.{hint}")
+
+
 def check_targets(cfg: DictConfig) -> None:
-    """Every `_target_` exists, and takes the keys beside it."""
-    for path, node in _target_nodes(OmegaConf.to_container(cfg, resolve=True)):
+    """Every `_target_` exists, and takes the keys and the kinds of values beside it."""
+    for path, node in _target_nodes(_resolved(cfg)):
         name = node["_target_"]
         if not isinstance(name, str):
             raise ConfigError(f"{path}._target_={name!r} must be a dotted path such as package.module.Name")
@@ -51,14 +64,28 @@ def check_targets(cfg: DictConfig) -> None:
         _check_parameters(path, node, name, target)
 
 
+def _resolved(cfg: DictConfig) -> object:
+    """Plain values, with a stand-in for the run folder that a run gets only after the checks."""
+    if _has(cfg, "paths.run_dir") and cfg.paths.run_dir is None:
+        cfg = cfg.copy()
+        cfg.paths.run_dir = "run"
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
 def _check_parameters(path: str, node: Mapping[str, object], name: str, target: Target | None) -> None:
-    if target is None or target.parameters is None:
+    if target is None:
         return
-    for key in node:
-        if not key.startswith("_") and key not in target.parameters:
-            hint = did_you_mean(key, target.parameters, path + ".{}")
+    for key, value in ((str(key), value) for key, value in node.items()):
+        if key.startswith("_"):
+            continue
+        if target.parameters is not None and key not in target.parameters:
+            match = nearest(key, target.parameters)
+            hint = f" Did you mean {'' if match in node else '+'}{path}.{match}?" if match else ""
             takes = listing(target.parameters)
             raise ConfigError(f"{path}.{key} is not a parameter of {name}; it takes: {takes}.{hint}")
+        refusal = target.kinds[key].refusal(f"{path}.{key}", value) if key in target.kinds else None
+        if refusal:
+            raise ConfigError(refusal)
 
 
 def check_group_size(cfg: DictConfig) -> None:
@@ -238,6 +265,7 @@ def _target_nodes(node: object, path: str = "") -> Iterator[tuple[str, dict[str,
 
 RULES: tuple[Callable[[DictConfig], None], ...] = (
     check_numbers,
+    check_choices,
     check_targets,
     check_group_size,
     check_accumulation,

@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
-from distmatch.settings import folder
+from distmatch.settings import folder, lock
 from distmatch.settings.checks import check
 from distmatch.settings.compose import Catalogue, compose, parse
 from distmatch.settings.errors import ConfigError, did_you_mean
@@ -66,19 +67,19 @@ def main(
             print(help_text(catalogue, usage))
             return 0
         if arguments.cfg:
-            cfg = compose(catalogue, arguments.overrides)
+            cfg = _composed(catalogue, arguments.overrides)
             print(OmegaConf.to_yaml(cfg, resolve=arguments.cfg == "resolved"), end="")
             return 0
         if arguments.multirun:
             return _run_each(catalogue, arguments)
-        run(load_config(catalogue, arguments.overrides))
+        _start(run, *_prepare(catalogue, arguments.overrides, os.environ))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130  # as shells have it; what can be gone on with was said by the run itself
     except InstantiationException as error:
-        if not isinstance(error.__cause__, (ValueError, OSError)):
+        if not _is_refusal(error.__cause__):
             raise
         # A constructor refused a value or found no file or hub, and its message says why. Hydra adds
         # "full_key: <path>" to its own.
@@ -86,6 +87,23 @@ def main(
         print(f"error: {place}: {error.__cause__}", file=sys.stderr)
         return 2
     return 0
+
+
+def _start(run: Callable[[DictConfig], object], cfg: DictConfig, undo: Callable[[], None]) -> None:
+    """Call `run`; where the settings turn out to be wrong only now, leave the disk as it was."""
+    try:
+        run(cfg)
+    except (ConfigError, InstantiationException):
+        undo()
+        raise
+    finally:
+        lock.release()
+
+
+def _is_refusal(cause: BaseException | None) -> bool:
+    """Whether a constructor did not take its values; Lightning's own exception is known by its name only."""
+    names = {kind.__name__ for kind in type(cause).__mro__}
+    return isinstance(cause, (ValueError, TypeError, OSError)) or "MisconfigurationException" in names
 
 
 def load_config(
@@ -98,21 +116,41 @@ def load_config(
     Raises:
         ConfigError: A setting cannot work.
     """
-    environment = os.environ if environment is None else environment
+    return _prepare(catalogue, overrides, os.environ if environment is None else environment)[0]
+
+
+def _prepare(
+    catalogue: Catalogue, overrides: Sequence[str], environment: Mapping[str, str]
+) -> tuple[DictConfig, Callable[[], None]]:
+    """The checked config, and what takes back what was written for it."""
     inherited = environment.get(CONFIG_VARIABLE)
     if inherited and int(environment.get("LOCAL_RANK", "0")) > 0:
-        return folder.load(Path(inherited))
-    names = [parse(text).key_or_group for text in overrides]
-    resuming = "resume" in names and "resume=null" not in overrides
-    cfg = folder.resume(overrides) if resuming else compose(catalogue, overrides)
+        return folder.load(Path(inherited)), _nothing
+    cfg = _composed(catalogue, overrides)
     check(cfg)
     _check_launcher(cfg, environment)
-    if resuming:
-        folder.record_resume(cfg, overrides)
-    elif not _is_follower(environment):
-        folder.create_run_folder(cfg, overrides)
+    undo = _nothing if _is_follower(environment) else _record(cfg, overrides)
     os.environ[CONFIG_VARIABLE] = str((Path(cfg.paths.run_dir) / folder.CONFIG_FILE).resolve())
-    return cfg
+    return cfg, undo
+
+
+def _composed(catalogue: Catalogue, overrides: Sequence[str]) -> DictConfig:
+    resuming = folder.resumed_folder(overrides) is not None
+    return folder.resume(overrides) if resuming else compose(catalogue, overrides)
+
+
+def _record(cfg: DictConfig, overrides: Sequence[str]) -> Callable[[], None]:
+    """Write the config into the run's folder; the result takes that back."""
+    if folder.resumed_folder(overrides) is not None:
+        return folder.record_resume(cfg, overrides)
+    given = OmegaConf.select(cfg, "paths.run_dir")
+    existed = given is not None and Path(given).exists()
+    made = folder.create_run_folder(cfg, overrides)
+    return _nothing if existed else partial(folder.discard, made)
+
+
+def _nothing() -> None:
+    """Take nothing back."""
 
 
 def _is_follower(environment: Mapping[str, str]) -> bool:
@@ -135,7 +173,7 @@ def _run_each(catalogue: Catalogue, arguments: _Arguments) -> int:
     """Check every combination, then run them one after another, each in a process and a folder of its own."""
     jobs = combinations(arguments.overrides)
     for job in jobs:
-        check(compose(catalogue, job))
+        check(_composed(catalogue, job))
     extra = [f"--config-dir={arguments.config_dir}"] if arguments.config_dir else []
     environment = {name: value for name, value in os.environ.items() if name != CONFIG_VARIABLE}
     failed = []

@@ -127,10 +127,8 @@ def _check_option(catalogue: Catalogue, override: Override) -> None:
 def _explain(catalogue: Catalogue, parsed: Sequence[Override], error: Exception) -> ConfigError:
     """Find the override that Hydra stumbled over, by walking the config that the group choices alone give."""
     groups = catalogue.groups()
-    chosen = [str(o.input_line) for o in parsed if o.key_or_group in groups]
-    try:
-        base = _compose(catalogue, chosen)
-    except (HydraException, OmegaConfBaseException):
+    base = _base(catalogue, groups, parsed)
+    if base is None:
         return ConfigError(_first_lines(error))
     for override in parsed:
         if override.key_or_group in groups:
@@ -144,6 +142,18 @@ def _explain(catalogue: Catalogue, parsed: Sequence[Override], error: Exception)
         if not exists and not override.is_add() and not override.is_force_add():
             return _unknown_key(base, groups, override)
     return ConfigError(_first_lines(error))
+
+
+def _base(catalogue: Catalogue, groups: Sequence[str], parsed: Sequence[Override]) -> DictConfig | None:
+    """The config of the group choices, with the targets that are named beside them if those can be set."""
+    chosen = [o for o in parsed if o.key_or_group in groups]
+    targets = [o for o in parsed if o.key_or_group.endswith("._target_")]
+    for overrides in ([*chosen, *targets], chosen):
+        try:
+            return _compose(catalogue, [str(o.input_line) for o in overrides])
+        except (HydraException, OmegaConfBaseException):
+            continue
+    return None
 
 
 def _first_lines(error: Exception, count: int = 3) -> str:
@@ -168,7 +178,7 @@ def _unknown_key(base: DictConfig, groups: Sequence[str], override: Override) ->
     if not isinstance(node, DictConfig):
         return ConfigError(f"{key}: {parent} is the value {node!r} and has no keys of its own")
     keys = [str(name) for name in node if not str(name).startswith("_")]
-    target = node.get("_target_")
+    target = None if OmegaConf.is_missing(node, "_target_") else node.get("_target_")
     takes = sorted((_parameters(str(target)) if target else frozenset()) - set(keys))
     if last in takes:
         return ConfigError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from distmatch.settings import lock
 from distmatch.settings.compose import parse
 from distmatch.settings.errors import ConfigError, listing
 
@@ -21,6 +23,16 @@ CHANGEABLE_ON_RESUME = ("trainer.max_epochs", "trainer.accelerator", "module.mic
 """Settings that leave the iterations already done what they were."""
 
 _LONGEST_NAME = 60
+_RESUME = re.compile(r"\+{0,2}resume=(.*)", re.DOTALL)
+_PARTS = (
+    "algo",
+    "data",
+    "model",
+    "module",
+    "paths",
+    "task",
+    "trainer",
+)  # mappings in the config of every run
 
 
 def safe_name(text: str) -> str:
@@ -47,7 +59,7 @@ def create_run_folder(cfg: DictConfig, overrides: Sequence[str]) -> Path:
     """Make the run's folder, set `cfg.paths.run_dir` to it, and write the config and the overrides there.
 
     Raises:
-        ConfigError: The folder cannot be written, or holds a run already.
+        ConfigError: The folder cannot be written, holds a run already, or is in use by another process.
     """
     given = OmegaConf.select(cfg, "paths.run_dir")
     try:
@@ -59,17 +71,24 @@ def create_run_folder(cfg: DictConfig, overrides: Sequence[str]) -> Path:
     except OSError as error:
         where = "paths.run_dir" if given else "paths.log_dir"
         value = given or cfg.paths.log_dir
-        raise ConfigError(f"{where}={value}: cannot write {error.filename}: {error.strerror}") from error
+        raise _unwritable(f"{where}={value}", error, value) from error
     return folder
 
 
+def _unwritable(setting: str, error: OSError, folder: object) -> ConfigError:
+    return ConfigError(f"{setting}: cannot write {error.filename or folder}: {error.strerror or error}")
+
+
 def _claim(folder: Path) -> Path:
-    if (folder / CONFIG_FILE).exists():
+    """Make a given folder; one whose run ended before it had anything to keep is used again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock.hold(folder, f"paths.run_dir={folder}")
+    began = any((folder / "checkpoints").glob("*.ckpt")) or (folder / "metrics.json").exists()
+    if began and (folder / CONFIG_FILE).exists():
         raise ConfigError(
             f"paths.run_dir={folder} holds a run already; continue it with resume={folder}, "
             "or name another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -82,8 +101,17 @@ def _claim_new(folder: Path) -> Path:
             candidate.mkdir()
         except FileExistsError:
             continue
+        lock.hold(candidate, candidate.as_posix())
         return candidate
     raise ConfigError(f"{folder} and 998 numbered folders beside it exist; set paths.run_dir")
+
+
+def discard(folder: Path) -> None:
+    """Remove a run folder in which nothing but what is written before a run lies."""
+    harmless = {CONFIG_FILE, OVERRIDES_FILE, lock.LOCK_FILE, "hparams.yaml"}
+    names = (path.name for path in folder.rglob("*") if not path.is_dir())
+    if all(name in harmless or name.startswith("events.out.tfevents") for name in names):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_config(cfg: DictConfig, folder: Path) -> Path:
@@ -101,15 +129,36 @@ def _write(path: Path, text: str) -> None:
 
 
 def load(path: Path) -> DictConfig:
-    """Read a `config.yaml` that `write_config` wrote."""
+    """Read a `config.yaml` that `write_config` wrote.
+
+    Raises:
+        ConfigError: It is empty or damaged.
+    """
     try:
         cfg = OmegaConf.load(path)
-    except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
+        OmegaConf.to_container(cfg, resolve=True)
+        whole = isinstance(cfg, DictConfig) and all(OmegaConf.is_dict(cfg.get(part)) for part in _PARTS)
+    except (OSError, UnicodeError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} cannot be read as a config: {error}") from error
-    if not isinstance(cfg, DictConfig):
-        raise ConfigError(f"{path} is not a config of a run")
+    if not whole or not isinstance(cfg, DictConfig):
+        parts = listing(_PARTS)
+        raise ConfigError(f"{path} is not the config of a run, or it is damaged: it must have {parts}")
     OmegaConf.set_struct(cfg, True)
     return cfg
+
+
+def resumed_folder(overrides: Sequence[str]) -> Path | None:
+    """The folder that `resume=<folder>` names, whatever characters it has; None without one.
+
+    Raises:
+        ConfigError: There are two of them, or nothing follows the equals sign.
+    """
+    given = [found[1] for text in overrides if (found := _RESUME.fullmatch(text))]
+    if len(given) > 1:
+        raise ConfigError(f"resume={given[-1]}: resume is given {len(given)} times; name one folder")
+    if given == [""]:
+        raise ConfigError("resume= must be followed by the folder of a run, logs/train/.../...")
+    return Path(given[0]).expanduser() if given and given != ["null"] else None
 
 
 def resume(overrides: Sequence[str]) -> DictConfig:
@@ -121,9 +170,10 @@ def resume(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: The folder holds no run or no checkpoint, or another setting is given.
     """
-    parsed = [parse(text) for text in overrides]
-    folder = Path(str(next(o.value() for o in parsed if o.key_or_group == "resume"))).expanduser()
-    changes = [o for o in parsed if o.key_or_group != "resume"]
+    folder = resumed_folder(overrides)
+    if folder is None:
+        raise ConfigError("resume=<folder> must be given")
+    changes = [parse(text) for text in overrides if not _RESUME.fullmatch(text)]
     _check_resumable(folder)
     for change in changes:
         if change.key_or_group not in CHANGEABLE_ON_RESUME:
@@ -140,16 +190,43 @@ def resume(overrides: Sequence[str]) -> DictConfig:
     return cfg
 
 
-def record_resume(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Keep the run folder's own files up to date with what the resumed run changed."""
+def record_resume(cfg: DictConfig, overrides: Sequence[str]) -> Callable[[], None]:
+    """Keep the run folder's own files up to date with what the resumed run changed.
+
+    Returns:
+        Puts the files back as they were, for a run that could not be built.
+    """
     folder = Path(cfg.paths.run_dir)
     try:
-        earlier = yaml.safe_load((folder / OVERRIDES_FILE).read_text(encoding="utf-8")) or []
-        changes = [text for text in overrides if not text.startswith("resume=")]
+        lock.hold(folder, f"resume={folder}")
+        before = {file: _text(file) for file in (folder / CONFIG_FILE, folder / OVERRIDES_FILE)}
+        changes = [text for text in overrides if not _RESUME.fullmatch(text)]
+        earlier = _earlier_overrides(folder / OVERRIDES_FILE)
         _write(folder / OVERRIDES_FILE, yaml.safe_dump([*earlier, *changes], allow_unicode=True))
         write_config(cfg, folder)
     except OSError as error:
-        raise ConfigError(f"resume={folder}: cannot write {error.filename}: {error.strerror}") from error
+        raise _unwritable(f"resume={folder}", error, folder) from error
+    return lambda: _restore(before)
+
+
+def _text(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def _restore(texts: dict[Path, str | None]) -> None:
+    for file, text in texts.items():
+        if text is None:
+            file.unlink(missing_ok=True)
+        else:
+            _write(file, text)
+
+
+def _earlier_overrides(file: Path) -> list[str]:
+    try:
+        earlier = yaml.safe_load(_text(file) or "[]")
+    except (UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file} is damaged: {error}; delete it, it is only a record") from error
+    return earlier if isinstance(earlier, list) else []
 
 
 def _check_resumable(folder: Path) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from distmatch.settings.annotations import Kind, read_annotation
 from distmatch.settings.errors import ConfigError, did_you_mean, listing
 
 _MAX_HOPS = 8  # re-exports and base classes followed before giving up
@@ -26,10 +27,24 @@ class Target:
     Attributes:
         parameters: Names that its call takes, or None if it takes any name or cannot be read.
         constants: Class attributes with literal values, inherited ones included.
+        kinds: What the annotated parameters take, as far as their annotations can be followed.
     """
 
     parameters: frozenset[str] | None
     constants: dict[str, object] = field(default_factory=dict)
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+
+@dataclass
+class _Signature:
+    """Parameters by name, each with its kind or None; `is_open` where any other name is taken too."""
+
+    kinds: dict[str, Kind | None]
+    is_open: bool = False
+
+    def target(self, constants: dict[str, object]) -> Target:
+        kinds = {name: kind for name, kind in self.kinds.items() if kind is not None}
+        return Target(None if self.is_open else frozenset(self.kinds), constants, kinds)
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,19 @@ class _Module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return self._absolute(node), alias.name
+        return None
+
+    def assigned(self, name: str) -> ast.expr | None:
+        """The value that the top-level `name` is given, such as `Literal["a", "b"]`."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign):
+                targets: list[ast.expr] = node.targets
+            elif isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            else:
+                continue
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return node.value
         return None
 
     def _absolute(self, node: ast.ImportFrom) -> str:
@@ -166,12 +194,12 @@ def _follow(module: _Module, name: str, hops: int = _MAX_HOPS) -> tuple[_Module,
 
 def _read(module: _Module, node: _Definition) -> Target:
     if isinstance(node, ast.FunctionDef):
-        return Target(_arguments(node, skip_first=False))
+        return _arguments(module, node, skip_first=False).target({})
     lineage = list(_lineage(module, node, _MAX_HOPS))
     constants: dict[str, object] = {}
     for _, cls in reversed(lineage):
         constants.update(_constants(cls))
-    return Target(_constructor(lineage), constants)
+    return _constructor(lineage).target(constants)
 
 
 def _lineage(module: _Module, node: ast.ClassDef, hops: int) -> Iterator[tuple[_Module, ast.ClassDef]]:
@@ -183,38 +211,60 @@ def _lineage(module: _Module, node: ast.ClassDef, hops: int) -> Iterator[tuple[_
             yield from _lineage(found[0], found[1], hops - 1)
 
 
-def _constructor(lineage: list[tuple[_Module, ast.ClassDef]]) -> frozenset[str] | None:
-    fields: set[str] = set()
-    for _, cls in lineage:
+def _constructor(lineage: list[tuple[_Module, ast.ClassDef]]) -> _Signature:
+    fields: dict[str, Kind | None] = {}
+    for module, cls in lineage:
         for item in cls.body:
             if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                own = _arguments(item, skip_first=True)
-                return None if own is None else own | fields
+                own = _arguments(module, item, skip_first=True)
+                return _Signature(own.kinds | fields, own.is_open)
         if _is_dataclass(cls):
-            fields |= _dataclass_fields(cls)
-    return frozenset(fields) if fields else None
+            fields = _dataclass_fields(module, cls) | fields
+    return _Signature(fields, is_open=not fields)
 
 
-def _arguments(node: ast.FunctionDef, *, skip_first: bool) -> frozenset[str] | None:
-    if node.args.kwarg is not None:
-        return None
-    positional = [*node.args.posonlyargs, *node.args.args][1 if skip_first else 0 :]
-    return frozenset(argument.arg for argument in [*positional, *node.args.kwonlyargs])
+def _arguments(module: _Module, node: ast.FunctionDef, *, skip_first: bool) -> _Signature:
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    unset = [None] * (len(positional) - len(given.defaults))
+    pairs = [*zip(positional, [*unset, *given.defaults], strict=True)][1 if skip_first else 0 :]
+    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    kinds = {argument.arg: _kind(module, argument.annotation, default) for argument, default in pairs}
+    return _Signature(kinds, is_open=given.kwarg is not None)
+
+
+def _kind(module: _Module, annotation: ast.expr | None, default: ast.expr | None = None) -> Kind | None:
+    kind = read_annotation(annotation, lambda name: _alias(module, name, _MAX_HOPS))
+    implicit = isinstance(default, ast.Constant) and default.value is None
+    return kind | Kind(frozenset({"null"})) if kind and implicit else kind
+
+
+def _alias(module: _Module, name: str, hops: int) -> Kind | None:
+    """The kind of a name such as `Style` in `Style = Literal["natural", "compact"]`, re-exports followed."""
+    value = module.assigned(name)
+    if value is not None:
+        return read_annotation(value, lambda other: _alias(module, other, hops - 1) if hops else None)
+    owned = module.definition(name) if module.name.startswith("distmatch.") else None
+    if isinstance(owned, ast.ClassDef) and not any("Enum" in ast.unparse(base) for base in owned.bases):
+        return Kind(frozenset({"object"}))
+    source = module.imported(name)
+    origin = _parse(source[0]) if source and hops else None
+    return _alias(origin, source[1], hops - 1) if source and origin else None
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def _dataclass_fields(node: ast.ClassDef) -> set[str]:
-    names = set()
+def _dataclass_fields(module: _Module, node: ast.ClassDef) -> dict[str, Kind | None]:
+    fields = {}
     for item in node.body:
         if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
             continue
         hidden = "ClassVar" in ast.unparse(item.annotation)
         if not hidden and not (item.value and "init=False" in ast.unparse(item.value)):
-            names.add(item.target.id)
-    return names
+            fields[item.target.id] = _kind(module, item.annotation, item.value)
+    return fields
 
 
 def _constants(node: ast.ClassDef) -> dict[str, object]:

@@ -45,3 +45,8 @@ def test_the_default_settings_are_those_it_was_made_with(manifest: dict) -> None
 
 def test_it_is_mediocre(manifest: dict) -> None:
     assert 0.4 <= manifest["figures"]["success_rate"] <= 0.9
+
+
+def test_heads_must_divide() -> None:
+    with pytest.raises(ValueError, match=r"key_value_heads=2 must divide model.heads=3"):
+        load_tiny("random", heads=3, key_value_heads=2)

@@ -29,8 +29,30 @@ class Mixture:
     seed: int = 0
 
 def build(path, style="compact", weights=None, window=None): ...
+
+from fake_base import Style as Manner, Several, Count
+from typing import Literal, Mapping, Optional, Sequence, Union
+
+class Typed:
+    def __init__(
+        self, flag: bool = False, count: int = 1, share: float = 0.5, name: str = "x",
+        limit: float | None = None, style: Manner = "a", many: Sequence[float] = (),
+        pair: "tuple[float, float]" = (1, 2), count2: Count = 1, by_name: Mapping[str, int] | None = None,
+        old: Optional[Union[int, str]] = None, several: Several = (), implicit: int = None,
+        anything: object = None, half: int | Manner | object = 1, **more,
+    ): ...
+
+@dataclass
+class Record:
+    flag: bool
+    style: Literal["a", 3] = "a"
 """
 BASE = """
+from typing import Literal
+Style = Literal["a", "b", None]
+Count = int
+Several = list[Style]
+
 class Base:
     min_group_size = 3
     def __init__(self, **anything): ...

@@ -74,10 +74,69 @@ def test_a_value_that_a_constructor_refuses_is_an_error_of_the_settings(tree, ca
     assert capsys.readouterr().err.startswith("error: algo.base: invalid literal for int()")
 
     def broken(cfg):
-        instantiate({"_target_": "builtins.len", "_args_": [3]})
+        instantiate({"_target_": "operator.truediv", "_args_": [1, 0]})
 
     with pytest.raises(InstantiationException):
         main(tree.folder / "train.yaml", broken, "usage", [])
+
+
+class MisconfigurationException(Exception):
+    """Bears the name of Lightning's."""
+
+
+def test_a_constructor_that_does_not_take_a_value_is_an_error_of_the_settings(tree, capsys):
+    def build(cfg):
+        instantiate({"trainer": {"_target_": "builtins.len", "_args_": [3]}})
+
+    assert main(tree.folder / "train.yaml", build, "usage", []) == 2
+    assert "error: trainer: object of type 'int' has no len()" in capsys.readouterr().err
+
+    def misconfigure(cfg):
+        raise InstantiationException("full_key: trainer") from MisconfigurationException("no such strategy")
+
+    assert main(tree.folder / "train.yaml", misconfigure, "usage", []) == 2
+    assert capsys.readouterr().err == "error: trainer: no such strategy\n"
+
+
+def refuse(cfg):
+    (Path(cfg.paths.run_dir) / "tensorboard").mkdir()
+    (Path(cfg.paths.run_dir) / "tensorboard" / "events.out.tfevents.1").touch()
+    raise ConfigError("no")
+
+
+def test_a_failed_build_leaves_no_folder(tree, tmp_path):
+    assert main(tree.folder / "train.yaml", refuse, "", ["paths.run_dir=here"]) == 2
+    assert not Path("here").exists()
+    assert main(tree.folder / "train.yaml", refuse, "", []) == 2
+    assert not list(Path("logs").glob("train/*/*"))
+
+
+def test_a_folder_that_was_there_or_holds_more_stays(tree):
+    def refuse_late(cfg):
+        (Path(cfg.paths.run_dir) / "metrics.csv").touch()
+        raise ConfigError("no")
+
+    Path("mine").mkdir()
+    assert main(tree.folder / "train.yaml", refuse, "", ["paths.run_dir=mine"]) == 2
+    assert Path("mine/config.yaml").exists()
+    assert main(tree.folder / "train.yaml", refuse_late, "", ["paths.run_dir=here"]) == 2
+    assert Path("here/config.yaml").exists()
+    assert main(tree.folder / "train.yaml", print, "", ["paths.run_dir=here"]) == 0
+
+
+def test_a_resume_that_fails_leaves_the_files_as_they_were(tree, capsys):
+    def fail(cfg):
+        assert OmegaConf.load("here/config.yaml").trainer.max_epochs == 1  # what child processes read
+        raise ConfigError("too few")
+
+    assert main(tree.folder / "train.yaml", print, "", ["paths.run_dir=here"]) == 0
+    Path("here/checkpoints").mkdir()
+    Path("here/checkpoints/last.ckpt").touch()
+    before = {file: file.read_bytes() for file in Path("here").glob("*.yaml")}
+    assert main(tree.folder / "train.yaml", fail, "", ["resume=here", "trainer.max_epochs=1"]) == 2
+    assert {file: file.read_bytes() for file in Path("here").glob("*.yaml")} == before
+    assert main(tree.folder / "train.yaml", print, "", ["resume=here", "trainer.max_epochs=1"]) == 0
+    assert OmegaConf.load("here/config.yaml").trainer.max_epochs == 1
 
 
 def test_help_lists_groups_and_options(tree, capsys):

@@ -69,6 +69,24 @@ def test_unknown_names_are_named_listed_and_corrected(tree, override, words):
         assert word in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algo.weight=1"], "write +algo.weight=1"),
+        (["algo.wieght=1"], "Did you mean +algo.weight=1?"),
+        (["+algo.wieght=1"], "Did you mean +algo.weight?"),
+    ],
+)
+def test_a_parameter_of_a_custom_loss_needs_a_plus(tree, overrides, words):
+    (tree.folder / "algo" / "custom.yaml").write_text("_target_: ???\n")
+    assert words in refusal(tree, "algo=custom", "algo._target_=fake_parts.DMPO", *overrides)
+
+
+def test_a_key_of_a_custom_loss_without_a_target(tree):
+    (tree.folder / "algo" / "custom.yaml").write_text("_target_: ???\n")
+    assert "algo has no key 'weight'" in refusal(tree, "algo=custom", "algo.weight=1")
+
+
 def test_a_plus_for_a_key_that_exists_is_explained_or_harmless(tree):
     try:
         cfg = compose(tree, ["+algo.weight=2"])

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from distmatch.settings import ConfigError
+from distmatch.settings import ConfigError, lock
 from distmatch.settings.cli import CONFIG_VARIABLE, load_config
 from distmatch.settings.compose import compose
 from distmatch.settings.folder import OVERRIDES_FILE, run_folder, safe_name
@@ -58,8 +60,13 @@ def test_two_runs_in_one_second_get_two_folders(tree):
     assert len({load_config(tree, []).paths.run_dir for _ in range(3)}) == 3
 
 
-def test_a_folder_with_a_run_in_it_is_not_overwritten(tree):
+@pytest.mark.parametrize("left", ["checkpoints/last.ckpt", "metrics.json"])
+def test_a_folder_with_a_run_in_it_is_not_overwritten(tree, left):
     load_config(tree, ["paths.run_dir=here"])
+    load_config(tree, ["paths.run_dir=here", "seed=2"])  # nothing came of the first one
+    assert OmegaConf.load("here/config.yaml").seed == 2
+    Path("here", left).parent.mkdir(exist_ok=True)
+    Path("here", left).touch()
     with pytest.raises(ConfigError, match="holds a run already; continue it with resume=here"):
         load_config(tree, ["paths.run_dir=here"])
 
@@ -129,3 +136,78 @@ def test_resume_without_a_run_or_a_checkpoint(tree, finished, tmp_path):
 def test_resume_checks_the_changed_value(tree, finished):
     with pytest.raises(ConfigError, match=r"trainer.max_epochs=0"):
         load_config(tree, [f"resume={finished}", "trainer.max_epochs=0"])
+
+
+@pytest.mark.parametrize("name", ["a=b", "a,b", "ünï cødé", "a[1]{x}", "lr=1e-3,seed=2", "it's"])
+def test_resume_takes_any_path(tree, finished, name):
+    shutil.move(finished, name)
+    cfg = load_config(tree, [f"resume={name}", "trainer.max_epochs=7"])
+    assert (cfg.paths.run_dir, cfg.resume, cfg.trainer.max_epochs) == (name, name, 7)
+    assert yaml.safe_load(Path(name, OVERRIDES_FILE).read_text()) == ["seed=3", "trainer.max_epochs=7"]
+
+
+def test_resume_is_given_once(tree, finished):
+    with pytest.raises(ConfigError, match="given 2 times"):
+        load_config(tree, [f"resume={finished}", "resume=b"])
+    with pytest.raises(ConfigError, match="must be followed by the folder"):
+        load_config(tree, ["resume="])
+    assert load_config(tree, ["resume=null"]).resume is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"paths:\n", b"[1]", b"a: [", b"\xff\xfe\x00", b"seed: 1\n", b"word"]
+)
+def test_a_damaged_config_is_named(tree, finished, content):
+    (finished / "config.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_config(tree, [f"resume={finished}"])
+
+
+def test_a_config_cut_short_is_named(tree, finished):
+    whole = (finished / "config.yaml").read_bytes()
+    for end in range(0, whole.index(b"\ntrainer:") + 1, 97):
+        (finished / "config.yaml").write_bytes(whole[:end])
+        with pytest.raises(ConfigError):
+            load_config(tree, [f"resume={finished}"])
+
+
+def test_an_error_without_a_file_names_the_folder(tree, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distmatch.settings.folder.write_config", full)
+    with pytest.raises(ConfigError, match="cannot write here: No space left on device"):
+        load_config(tree, ["paths.run_dir=here"])
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from distmatch.settings import lock
+lock.hold(Path(sys.argv[1]), "here")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_in_use_is_refused(tree, finished):
+    lock.release()
+    command = [sys.executable, "-c", HOLD, str(finished)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes) as other:
+        assert other.stdout.readline() == b"held\n"
+        before = (finished / "config.yaml").read_text()
+        for override in (f"resume={finished}", f"paths.run_dir={finished}"):
+            with pytest.raises(ConfigError, match=f"{override}: another process is using this folder"):
+                load_config(tree, [override])
+        assert (finished / "config.yaml").read_text() == before
+        other.stdin.close()
+    assert load_config(tree, [f"resume={finished}"]).seed == 3
+
+
+def test_followers_of_a_launcher_take_no_lock_and_write_nothing(tree, finished):
+    before = (finished / "config.yaml").read_text()
+    launcher = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    load_config(tree, [f"resume={finished}", "trainer.max_epochs=9"], launcher)
+    assert (finished / "config.yaml").read_text() == before

@@ -27,3 +27,26 @@ def test_every_shipped_option_takes_its_keys(choice):
         assert "must be given" in str(error)  # such as algo=custom
         return
     check_targets(cfg)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.mask_truncated=no", "true or false"),
+        ("algo.length_normalize=3", "true or false"),
+        ("algo.base.scale_rewards=x", "true or false"),
+        ("reward.clip_quality=1", "true or false"),
+        ("module.log_entropy=yes", "true or false"),
+        ("algo.weight=abc", "a number"),
+        ("algo.temperature=[1]", "a number"),
+        ("algo.base.clip_low=null", "a number"),
+        ("task.weights=1", "a mapping or null"),
+        ("model.weights=1", "a text"),
+        ("module.betas=1", "a list"),
+        ("callbacks.diagnosis.patience=x", "a whole number"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(override, words):
+    with pytest.raises(ConfigError) as caught:
+        check(compose(SHIPPED, [override]))
+    assert str(caught.value).startswith(f"{override} must be {words}")
