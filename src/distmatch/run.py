@@ -231,7 +231,12 @@ def _loggers(cfg: DictConfig, purge_step: int | None) -> list[Logger]:
     loggers = []
     for node in (cfg.logger or {}).values():
         is_board = node._target_.endswith(TensorBoardLogger.__name__)
-        loggers.append(make(node, **({"purge_step": purge_step} if is_board and purge_step else {})))
+        try:
+            loggers.append(make(node, **({"purge_step": purge_step} if is_board and purge_step else {})))
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"logger: {node._target_} needs a package: pip install 'distmatch[wandb]'"
+            ) from error
     return loggers
 
 

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from distmatch.batch import LossOutput
 from distmatch.losses.policy_gradient import GRPOLoss
+from distmatch.modules.evidence import NonFiniteError
 from distmatch.modules.language_model import load_language_model
-from distmatch.modules.policy import NonFiniteError
 from distmatch.run import newest_checkpoint, run
 from distmatch.settings import main
 from tests.runs import CPU, LAB, ROOT, SMALL, config, environment, metrics, rollouts

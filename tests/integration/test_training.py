@@ -109,7 +109,9 @@ def test_event_files_have_every_figure_once_per_iteration(whole_run: Path) -> No
     events = EventAccumulator(str(whole_run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     tags = set(events.Tags()["scalars"])
     assert {"rollout/reward", "train/loss", "train/grad_norm", "train/entropy", "val/success_rate"} <= tags
-    assert [step for step, _ in rewards_in_events(whole_run)] == [2 * i + 1 for i in range(ITERATIONS)]
+    assert [step for step, _ in rewards_in_events(whole_run)] == [2 * i + 2 for i in range(ITERATIONS)]
+    held_out = EventAccumulator(str(whole_run / "tensorboard")).Reload().Scalars("val/success_rate")
+    assert [event.step for event in held_out] == [0, 2 * ITERATIONS]
 
 
 def rewards_in_events(folder: Path) -> list[tuple[int, float]]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from distmatch.batch import Completions, RolloutBatch
 from distmatch.data.rollouts import Query, RolloutDataModule
 from distmatch.metrics.benchmark import GroupScore
-from distmatch.modules.policy import NonFiniteError, PolicyModule
+from distmatch.modules.evidence import NonFiniteError, blame
+from distmatch.modules.policy import PolicyModule
 from distmatch.ops import flat_groups
 from distmatch.rewards import Outcome, Reward, score
 from distmatch.sampling.base import Sampler, SamplingParams
@@ -191,9 +192,8 @@ def verify(
         NonFiniteError: The sampler's log-probabilities are not finite.
     """
     if not bool(torch.isfinite(completions.logprobs).all()):
-        bad = [name for name, p in data.policy.named_parameters() if not bool(torch.isfinite(p).all())]
-        blame = f"; weights with nan or inf: {', '.join(bad[:3])}" if bad else "; all weights are finite"
-        raise NonFiniteError(f"the sampler returned log-probabilities that are not finite{blame}")
+        why = blame(data.policy)
+        raise NonFiniteError(f"the sampler returned log-probabilities that are not finite{why}")
     lengths = completions.mask.sum(dim=1).tolist()
     texts = [
         data.policy.decode(row[:length])

@@ -18,6 +18,7 @@ from torch import Tensor
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
 from distmatch.losses.base import Loss, check_declaration, check_needs, check_output
 from distmatch.metrics.benchmark import BenchmarkMetrics
+from distmatch.modules.evidence import NonFiniteError, blame, keep
 from distmatch.modules.language_model import LanguageModel, Reference
 from distmatch.modules.optimization import Optimization
 from distmatch.modules.scoring import score
@@ -25,10 +26,6 @@ from distmatch.modules.trained_state import check_trained, trained_names
 from distmatch.ops import flat_groups, masked_mean, where_mask
 from distmatch.sampling.base import SamplingParams
 from distmatch.settings.errors import ConfigError
-
-
-class NonFiniteError(RuntimeError):
-    """A loss, gradient, weight or log-probability is nan or infinite; nothing was updated with it."""
 
 
 class PolicyModule(LightningModule):
@@ -133,7 +130,7 @@ class PolicyModule(LightningModule):
         for name, value in found.items():
             if value is not None and not bool(torch.isfinite(value).all()):
                 raise NonFiniteError(
-                    f"{name} of the rollouts are not finite{self._blame()}{self._dump(batch)}"
+                    f"{name} of the rollouts are not finite{blame(self.policy)}{self._keep(batch)}"
                 )
         return dataclasses.replace(batch, **found)
 
@@ -170,7 +167,7 @@ class PolicyModule(LightningModule):
         output = self.loss(batch, policy)
         check_output(self.loss, output)
         if not bool(torch.isfinite(output.loss.detach())):
-            raise NonFiniteError(f"the loss is {output.loss.item()}{self._blame()}{self._dump(batch)}")
+            raise NonFiniteError(f"the loss is {output.loss.item()}{blame(self.policy)}{self._keep(batch)}")
         self._log_step(batch, policy, output.loss, output.metrics)
         return output.loss
 
@@ -207,6 +204,10 @@ class PolicyModule(LightningModule):
             sync_dist=self._world() > 1,
         )
 
+    def on_train_batch_end(self, outputs: Any, batch: RolloutBatch, batch_idx: int) -> None:
+        """Place this iteration's figures at the optimizer steps done; loggers would place them one before."""
+        self.log("step", float(self.global_step), on_step=False, on_epoch=True, reduce_fx="max", batch_size=1)
+
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW over the policy's trainable parameters and, as groups of their own, the loss's."""
         lr = self._optimization.lr
@@ -233,7 +234,7 @@ class PolicyModule(LightningModule):
                 continue
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
             if not bool(torch.isfinite(norm)):
-                raise NonFiniteError(f"{name} is {norm.item()}{self._blame()}")
+                raise NonFiniteError(f"{name} is {norm.item()}{blame(self.policy)}")
             self.log(
                 f"train/{name}", norm, on_step=False, on_epoch=True, batch_size=1, sync_dist=self._world() > 1
             )
@@ -248,6 +249,7 @@ class PolicyModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log every held-out figure as `val/<name>`; metrics reduce over ranks themselves."""
         values = {f"val/{name}": float(value) for name, value in self.val_metrics.compute().items()}
+        values["step"] = float(self.global_step)
         self.log_dict(values, sync_dist=self._world() > 1)  # equal on all ranks already; this only says so
         self.val_metrics.reset()
 
@@ -280,21 +282,8 @@ class PolicyModule(LightningModule):
     def _world(self) -> int:
         return int(self.trainer.world_size) if self._trainer is not None else 1
 
-    def _blame(self) -> str:
-        """Which weights are to blame, in words."""
-        parameters = list(self.policy.named_parameters())
-        weights = [n for n, p in parameters if not bool(p.isfinite().all())]
-        grads = [n for n, p in parameters if p.grad is not None and not bool(p.grad.isfinite().all())]
-        for what, names in (("weights", weights), ("gradients", grads)):
-            if names:
-                return f"; {what} with nan or inf: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        return "; all weights are finite"
-
-    def _dump(self, batch: RolloutBatch) -> str:
+    def _keep(self, batch: RolloutBatch) -> str:
         if self._dump_folder is None:
             return ""
-        file = Path(self._dump_folder) / f"nonfinite-step{self.global_step}-rank{self.global_rank}.pt"
-        torch.save(
-            {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "totals"}, file
-        )
-        return f"; the batch is kept in {file}"
+        name = f"nonfinite-step{self.global_step}-rank{self.global_rank}.pt"
+        return keep(batch, Path(self._dump_folder) / name)

@@ -13,8 +13,9 @@ from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.base import Loss
 from distmatch.losses.dmpo import DMPOLoss
 from distmatch.losses.policy_gradient import GRPOLoss
+from distmatch.modules.evidence import NonFiniteError
 from distmatch.modules.language_model import LanguageModel, load_language_model
-from distmatch.modules.policy import NonFiniteError, PolicyModule
+from distmatch.modules.policy import PolicyModule
 from distmatch.sampling.base import SamplingParams
 from distmatch.sampling.hf import HFSampler, left_pad
 
