@@ -46,8 +46,7 @@ under swap is what a perfect reader falls back to: compare a policy's with it.
 from __future__ import annotations
 
 import argparse
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -59,19 +58,24 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.answers import (
+    Answerer,
+    PolicyAnswers,
+    Problem,
+    Scores,
+    held_out,
+    planted,
+    score,
+)
+from benchmarks.estimates import RESAMPLES, UNKNOWN, Estimate, estimate
 from benchmarks.runs import Run, by_algo, markdown, number, read_runs, write_json
-from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.tiny import load_tiny
 from distmatch.run import quiet
-from distmatch.sampling.base import Sampler, SamplingParams
+from distmatch.sampling.base import SamplingParams
 from distmatch.settings.compose import Catalogue, compose
-from distmatch.tasks.base import Instance, derive_seed, quality
-from distmatch.tasks.mixture import Mixture
-from distmatch.tasks.np.integer_answers import IntegerAnswerTask
 
 Array = np.ndarray
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-RESAMPLES = 2000
 HEADERS = (
     "task",
     "model",
@@ -87,208 +91,7 @@ HEADERS = (
 )
 
 
-# ---- instances, and answers to them ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A valid answer.
-
-    Attributes:
-        numbers: What it says.
-        quality: Against the optimum, in (0, 1].
-        matched: Mean quality of all valid answers of its size, the number of different integers in it.
-    """
-
-    numbers: Sequence[int]
-    quality: float
-    matched: float
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A held-out instance with all that enumeration says about it.
-
-    Attributes:
-        task: The task that made it.
-        instance: The instance.
-        answers: Every valid answer by its canonical key.
-    """
-
-    task: IntegerAnswerTask
-    instance: Instance
-    answers: Mapping[str, Answer]
-
-    @property
-    def random_quality(self) -> float:
-        """Mean quality of all valid answers."""
-        return float(np.mean([answer.quality for answer in self.answers.values()]))
-
-    @property
-    def size_is_quality(self) -> bool:
-        """Whether all valid answers of a size are equally good."""
-        return all(abs(answer.quality - answer.matched) < 1e-9 for answer in self.answers.values())
-
-
-Answerer = Callable[[Sequence[Problem]], Sequence[Sequence[str]]]
-"""Shown some problems, writes some completions for each."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How the answers to m instances of one task did.
-
-    Attributes:
-        success: Share of feasible answers, (m,).
-        quality: Mean quality of the feasible answers, nan where there is none, (m,).
-        matched: Mean of what random answers of their sizes are worth, nan where there is none, (m,).
-    """
-
-    success: Array
-    quality: Array
-    matched: Array
-
-
-def enumerate_problem(task: IntegerAnswerTask, instance: Instance) -> Problem:
-    """List all valid answers; for tiny instances."""
-    listed = list(task.feasible_answers(instance))
-    values = [task.value(instance, numbers) for numbers in listed]
-    best = max(values) if task.sense == "max" else min(values)
-    ratios = [quality(value, best, task.sense) for value in values]
-    sizes: dict[int, list[float]] = {}
-    for numbers, ratio in zip(listed, ratios, strict=True):
-        sizes.setdefault(len(set(numbers)), []).append(ratio)
-    answers = {
-        task.key(numbers): Answer(numbers, ratio, float(np.mean(sizes[len(set(numbers))])))
-        for numbers, ratio in zip(listed, ratios, strict=True)
-    }
-    return Problem(task, instance, answers)
-
-
-def held_out(mixture: Mixture, count: int) -> dict[str, list[Problem]]:
-    """The first `count` validation instances of each member."""
-    return {
-        name: [enumerate_problem(task, task.instance("val", i)) for i in range(count)]
-        for name, task in mixture.tasks.items()
-    }
-
-
-def score(problems: Sequence[Problem], answerer: Answerer, *, swap: bool) -> Scores:
-    """Ask about each problem, or about its neighbour's numbers, and judge the answers on the problem."""
-    shown = [*problems[1:], problems[0]] if swap else list(problems)
-    completions = answerer(shown)
-    found = [feasible(*pair) for pair in zip(problems, completions, strict=True)]
-    return Scores(
-        np.array([len(some) / len(texts) for some, texts in zip(found, completions, strict=True)]),
-        np.array([np.mean([a.quality for a in some]) if some else np.nan for some in found]),
-        np.array([np.mean([a.matched for a in some]) if some else np.nan for some in found]),
-    )
-
-
-def feasible(problem: Problem, texts: Sequence[str]) -> list[Answer]:
-    """The valid answers among completions, as the task's verifier reads them."""
-    verdicts = [problem.task.verify(problem.instance, text) for text in texts]
-    return [problem.answers[verdict.key] for verdict in verdicts if verdict.key is not None]
-
-
-def planted(problems: Sequence[Problem], samples: int, *, optimal: bool) -> list[list[str]]:
-    """Uniformly random valid answers to what is shown, or only optimal ones."""
-    texts = []
-    for problem in problems:
-        rng = random.Random(derive_seed("planted", problem.instance.id))
-        pool = [a.numbers for a in problem.answers.values() if a.quality == 1 or not optimal]
-        texts.append([problem.task.format(rng.choice(pool)) for _ in range(samples)])
-    return texts
-
-
-@dataclass(frozen=True)
-class PolicyAnswers:
-    """A language model as an answerer.
-
-    Args:
-        policy: The model.
-        sampler: Draws from it; set up here.
-        params: How.
-        seed: Of the random numbers; a row's also depend on its place, and not on the model.
-    """
-
-    policy: LanguageModel
-    sampler: Sampler
-    params: SamplingParams
-    seed: int
-
-    def __call__(self, problems: Sequence[Problem]) -> list[list[str]]:
-        """Sample `params.n` completions for each problem."""
-        self.sampler.setup(self.policy)
-        self.sampler.sync(self.policy)
-        prompts = [self.policy.encode(p.task.render(p.instance, self.policy.style)) for p in problems]
-        n = self.params.n
-        seeds = [
-            derive_seed("reads_the_instance", self.seed, p.task.name, place, k)
-            for place, p in enumerate(problems)
-            for k in range(n)
-        ]
-        drawn = self.sampler.sample(prompts, self.params, seeds)
-        lengths = drawn.mask.sum(dim=1).tolist()
-        rows = zip(drawn.ids.tolist(), lengths, strict=True)
-        texts = [self.policy.decode(ids[:length]) for ids, length in rows]
-        return [texts[i : i + n] for i in range(0, len(texts), n)]
-
-
 # ---- figures -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure, its 95 % interval, and the number of instances that it stands on; nan if there are none."""
-
-    value: float
-    low: float
-    high: float
-    instances: int
-
-    def __str__(self) -> str:
-        if not self.instances:
-            return "–"
-        return f"{number(self.value)} [{number(self.low)}, {number(self.high)}]"
-
-
-UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
-
-
-def normalised(ratios: Array, baseline: Array, weights: Array) -> Array:
-    """The normalised quality of each resample.
-
-    Args:
-        ratios: Quality by instance, (m,).
-        baseline: Quality of random answers, (m,).
-        weights: How often each instance counts, (resamples, m).
-    """
-    room = weights.sum(axis=1) - weights @ baseline
-    return np.divide(
-        weights @ (ratios - baseline), room, out=np.full(len(weights), np.nan), where=room > 1e-12
-    )
-
-
-def estimate(baseline: Array, plus: Array, minus: Array | None = None) -> Estimate:
-    """Normalised quality of `plus`, or its excess over that of `minus`, on the instances where all are known.
-
-    Args:
-        baseline: Quality of random answers by instance, (m,).
-        plus: Quality by instance, nan where unknown, (m,).
-        minus: The same of what it is compared with.
-    """
-    parts = [plus] if minus is None else [plus, minus]
-    known = ~np.isnan(parts).any(axis=0)
-    m = int(known.sum())
-    if not m:
-        return UNKNOWN
-    resampled = np.random.default_rng(0).multinomial(m, np.full(m, 1 / m), size=RESAMPLES)
-    weights = np.vstack([np.ones(m), resampled])  # the first row is the sample itself
-    values = [normalised(part[known], baseline[known], weights) for part in parts]
-    figures = values[0] if minus is None else values[0] - values[1]
-    low, high = np.nanpercentile(figures[1:], [2.5, 97.5])
-    return Estimate(float(figures[0]), float(low), float(high), m)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -27,7 +28,8 @@ class StopSignals(Callback):
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._stop) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            self._before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import answers, run_seeds, side_by_side
 from benchmarks import reads_the_instance as reads
-from benchmarks import run_seeds, side_by_side
+from benchmarks.estimates import estimate
 from benchmarks.runs import number, read_runs
 from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
@@ -23,13 +24,13 @@ from distmatch.tasks.np.maximum_clique import MaximumClique
 from distmatch.tasks.np.tsp import TSP
 
 TASKS = {task.name: task() for task in (TSP, Knapsack, GraphColoring, MaximumClique)}
-ANYTHING = partial(reads.planted, samples=8, optimal=False)
-OPTIMAL = partial(reads.planted, samples=8, optimal=True)
+ANYTHING = partial(answers.planted, samples=8, optimal=False)
+OPTIMAL = partial(answers.planted, samples=8, optimal=True)
 
 
 @pytest.fixture(scope="module")
-def problems() -> dict[str, list[reads.Problem]]:
-    return reads.held_out(Mixture(TASKS), 100)
+def problems() -> dict[str, list[answers.Problem]]:
+    return answers.held_out(Mixture(TASKS), 100)
 
 
 def rows(problems, **models):
@@ -85,23 +86,23 @@ def test_infeasible_answers_lower_the_success_rate_and_leave_n(problems):
 def test_only_instances_with_a_feasible_answer_of_both_count():
     baseline = np.array([0.5, 0.5, 0.5, 0.5])
     start, end = np.array([0.5, 0.6, np.nan, 1.0]), np.array([0.75, 0.85, 1.0, np.nan])
-    assert reads.estimate(baseline, end).value == pytest.approx((0.25 + 0.35 + 0.5) / 1.5)
-    gain = reads.estimate(baseline, end, start)
+    assert estimate(baseline, end).value == pytest.approx((0.25 + 0.35 + 0.5) / 1.5)
+    gain = estimate(baseline, end, start)
     assert gain.instances == 2 and gain.value == pytest.approx(0.5)
     assert gain.low == pytest.approx(0.5) and gain.high == pytest.approx(0.5)  # paired: always 0.25 better
-    assert reads.estimate(baseline, np.full(4, np.nan)).instances == 0
+    assert estimate(baseline, np.full(4, np.nan)).instances == 0
 
 
 def test_the_interval_is_as_wide_as_it_should_be():
     rng, m = np.random.default_rng(3), 400
-    found = reads.estimate(np.full(m, 0.5), 0.7 + 0.1 * rng.standard_normal(m))
+    found = estimate(np.full(m, 0.5), 0.7 + 0.1 * rng.standard_normal(m))
     assert found.high - found.low == pytest.approx(2 * 1.96 * 0.1 / 0.5 / m**0.5, rel=0.15)
 
 
 def test_a_model_answers_with_the_same_random_numbers_whatever_it_is_shown_with(
     problems, small_policy: LanguageModel
 ):
-    asked = reads.PolicyAnswers(small_policy, HFSampler(max_rows=8), SamplingParams(4, 6), seed=0)
+    asked = answers.PolicyAnswers(small_policy, HFSampler(max_rows=8), SamplingParams(4, 6), seed=0)
     texts = asked(problems["tsp"][:5])
     assert [len(group) for group in texts] == [4] * 5
     assert texts[:3] == asked(problems["tsp"][:3])

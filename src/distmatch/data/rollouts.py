@@ -87,6 +87,7 @@ class RolloutDataModule(LightningDataModule):
         self.sampling = SamplingParams(n=group_size, max_tokens=max_tokens, temperature=temperature)
         self.eval_sampling = SamplingParams(n=eval_samples, max_tokens=max_tokens, temperature=temperature)
         self._eval_address = (eval_split, eval_prompts)
+        self._eval_queries: list[Query] = []
         self._prompts_seen = 0
         self._buffer = Buffer(updates_per_rollout)
         self._scored: list[Any] = []
@@ -113,8 +114,10 @@ class RolloutDataModule(LightningDataModule):
 
     def eval_queries(self, rank: int = 0, world: int = 1) -> list[Query]:
         """This rank's share of the held-out prompts: always the same ones, for every run seed."""
-        split, count = self._eval_address
-        return [self._query(split, i, i) for i in range(rank, count, world)]
+        if not self._eval_queries:
+            split, count = self._eval_address
+            self._eval_queries = [self._query(split, i, i) for i in range(count)]
+        return self._eval_queries[rank::world]
 
     def sample_seeds(self, queries: Sequence[Query], purpose: str, n: int) -> list[int]:
         """One seed a row, from the run's seed, the prompt's number and the sample's alone."""

@@ -58,11 +58,11 @@ class Loss(nn.Module, ABC):
         """The scalar to minimise on `batch`, and what to log about it."""
 
 
-def check_declaration(loss: Loss) -> None:
+def check_declaration(loss: Loss, group_size: int) -> None:
     """Make sure that what a loss declares can be met, before anything is sampled.
 
     Raises:
-        ValueError: Names an unknown need, or values without a head that computes them.
+        ValueError: No Loss, an unknown need, values without a head that computes them, or too small a group.
     """
     name = type(loss).__name__
     if not isinstance(loss, Loss) or "_modules" not in vars(loss):
@@ -77,6 +77,11 @@ def check_declaration(loss: Loss) -> None:
         )
     if "values" in loss.requires and loss.value_head is None:
         raise ValueError(f"{name} requires values, but has no value_head that computes them")
+    if group_size < loss.min_group_size:
+        raise ValueError(
+            f"{name} compares the answers to one prompt: group_size={group_size} must be at least "
+            f"{loss.min_group_size}"
+        )
 
 
 def check_needs(loss: Loss, batch: RolloutBatch, policy: PolicyOutput) -> None:
@@ -85,17 +90,12 @@ def check_needs(loss: Loss, batch: RolloutBatch, policy: PolicyOutput) -> None:
     Raises:
         ValueError: Names what is missing, or an unknown need, or too small a group.
     """
-    check_declaration(loss)
+    check_declaration(loss, batch.group_size)
     name = type(loss).__name__
     for need in sorted(loss.requires):
         source, where = (batch, "batch") if need in _FROM_BATCH else (policy, "policy")
         if getattr(source, need) is None:
             raise ValueError(f"{name} requires {need}, but {where}.{need} is None")
-    if batch.group_size < loss.min_group_size:
-        raise ValueError(
-            f"{name} compares the answers to one prompt: group_size={batch.group_size} must be at least "
-            f"{loss.min_group_size}"
-        )
 
 
 def check_output(loss: Loss, output: LossOutput) -> None:

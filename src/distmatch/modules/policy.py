@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class PolicyModule(LightningModule):
         dump_folder: Where a batch that led to nan is kept as evidence.
 
     Raises:
-        ValueError: `reference=base` without an adapter, a loss with unknown needs, or nothing to train.
+        ValueError: `reference=base` without an adapter, a loss that cannot work, or nothing to train.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class PolicyModule(LightningModule):
         dump_folder: str | None = None,
     ) -> None:
         super().__init__()
-        check_declaration(loss)
+        check_declaration(loss, sampling.n)
         self.policy = policy
         self.loss = loss
         self.val_metrics = metrics
@@ -263,7 +264,7 @@ class PolicyModule(LightningModule):
         """Keep only what trains, policy and loss, with the hash of the frozen base beside it."""
         kept = trained_names(self.policy, self.state_dict())
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
-        checkpoint["frozen_hash"] = self.policy.frozen_hash()
+        checkpoint["frozen_hash"] = self._frozen_hash
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another model, then complete it with this model's frozen weights.
@@ -273,9 +274,14 @@ class PolicyModule(LightningModule):
         """
         own = self.state_dict()
         check_trained(checkpoint["state_dict"], own, trained_names(self.policy, own))
-        if checkpoint["frozen_hash"] != self.policy.frozen_hash():
+        if checkpoint["frozen_hash"] != self._frozen_hash:
             raise ConfigError("the checkpoint's adapter was trained on other base weights than this model's")
         checkpoint["state_dict"] = own | checkpoint["state_dict"]
+
+    @cached_property
+    def _frozen_hash(self) -> str:
+        """Taken once: these weights never move, and a large base takes a while to read."""
+        return self.policy.frozen_hash()
 
     # ---- small things --------------------------------------------------------------------------------------
 

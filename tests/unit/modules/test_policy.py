@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.base import Loss
 from distmatch.losses.dmpo import DMPOLoss
+from distmatch.losses.pass_at_k import PassAtKLoss
 from distmatch.losses.policy_gradient import GRPOLoss
 from distmatch.modules.evidence import NonFiniteError
 from distmatch.modules.language_model import LanguageModel, load_language_model
@@ -54,8 +55,6 @@ def gradients(made: PolicyModule, batch: RolloutBatch) -> dict[str, torch.Tensor
     made.zero_grad()
     output = made(batch)
     old = output.logprobs.detach() - 0.1 * torch.randn(output.logprobs.shape, generator=torch.manual_seed(0))
-    import dataclasses
-
     made.loss(dataclasses.replace(batch, old_logprobs=old), output).loss.backward()
     return {name: p.grad.clone() for name, p in made.policy.trainable().items()}
 
@@ -155,6 +154,15 @@ def test_base_as_reference_means_the_model_without_its_adapter(
         module(small_policy, Recorder("ref_logprobs"), reference="base")
 
 
+def test_a_loss_that_cannot_work_is_refused_before_anything_is_sampled(small_policy: LanguageModel) -> None:
+    with pytest.raises(ValueError, match=r"group_size=4 must be at least 5"):
+        module(small_policy, PassAtKLoss(k=4, threshold=1.0))
+    with pytest.raises(ValueError, match="requires telepathy, which nobody computes"):
+        module(small_policy, Recorder("telepathy"))
+    with pytest.raises(ValueError, match="has no value_head"):
+        module(small_policy, Recorder("values"))
+
+
 def test_one_step_with_signal_moves_lora_b(small_policy: LanguageModel, tmp_path: Path) -> None:
     small_policy.save(tmp_path)
     adapted = load_language_model(str(tmp_path), "compact", lora=LORA)
@@ -183,17 +191,8 @@ def test_a_nan_weight_is_named_and_the_batch_kept(small_policy: LanguageModel, t
     assert torch.equal(kept["completion_ids"], batch.completion_ids)
 
 
-class Exploding(Loss):
-    """A finite loss with an infinite gradient."""
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
-        return LossOutput((policy.logprobs * 0).sum().abs().sqrt(), {})
-
-
 def test_an_infinite_gradient_stops_before_the_step(small_policy: LanguageModel) -> None:
-    made = module(small_policy, Exploding())
+    made = module(small_policy, Recorder())
     made(rollouts(small_policy)).logprobs.sum().mul(float("inf")).backward()
     before = small_policy.weights_hash()
     optimizer = torch.optim.Adam(small_policy.trainable().values())
