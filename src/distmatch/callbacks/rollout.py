@@ -74,6 +74,11 @@ class RolloutCallback(Callback):
         self.latest_eval: Rollouts | None = None
         self.phase = "start"
 
+    @property
+    def sampler(self) -> Sampler:
+        """What draws the completions."""
+        return self._sampler
+
     # ---- hooks ---------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
