@@ -36,12 +36,15 @@ class Loss(nn.Module, ABC):
         value_head: Applied to the policy's hidden states to give `policy.values`; None for losses without a
             critic.
         min_group_size: The smallest group that the objective is defined for.
+        target_beta: The beta for which the stated fixed point is the tilted reference, pi_ref exp(beta r) / Z;
+            None for losses with another fixed point. `distmatch.check` measures whether it is reached.
     """
 
     requires: frozenset[str] = frozenset()
     drops_zero_signal_groups: bool = False
     value_head: nn.Module | None
     min_group_size: int = 1
+    target_beta: float | None = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the commands on tasks (export, audit, filter) share: a command line like that of train.py.
+"""What the commands beside train.py (export, audit, filter, lab, check) share: a command line like its own.
 
 Settings are composed from the same `configs` tree and give the same errors; nothing slow is imported before
 they are known to be right. No run folder is made.
@@ -89,12 +89,12 @@ def _check_numbers(cfg: DictConfig, numbers: Sequence[Number]) -> None:
 
 
 def set_level(cfg: DictConfig) -> None:
-    """Put `level`, where it is given, into the task or into every member of a mixture.
+    """Put `level`, where a command has it and it is given, into the task or into every member of a mixture.
 
     Raises:
         ConfigError: The task has no levels.
     """
-    if cfg.level is None:
+    if OmegaConf.select(cfg, "level") is None:
         return
     members = OmegaConf.select(cfg, "task.tasks")
     nodes = list(members.values()) if isinstance(members, DictConfig) else [cfg.task]

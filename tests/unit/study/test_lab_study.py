@@ -1,0 +1,121 @@
+"""The study of the lab: what is composed, what is refused, what is written, and how it goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from distmatch.settings.compose import Catalogue, compose
+from distmatch.settings.errors import ConfigError
+from distmatch.study import lab_study
+from distmatch.study.lab_study import compute, make_cells, read_finished, run
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHORT = ["iterations=4", "measure_every=2", "groups=2", "group_size=4", "jobs=1"]
+
+
+def settings(folder: Path, *overrides: str) -> DictConfig:
+    return compose(Catalogue(CONFIGS, "lab"), [*SHORT, f"out={folder}", *overrides])
+
+
+def test_every_shipped_algorithm_is_in_the_study() -> None:
+    cells = make_cells(compose(Catalogue(CONFIGS, "lab"), []))
+    studied = {cell.entry for cell in cells}
+    shipped = {file.stem for file in (CONFIGS / "algo").glob("*.yaml")} - {"custom", "corrected"}
+    assert {name for name in shipped if not any(entry.startswith(name) for entry in studied)} == set()
+    assert {cell.seed for cell in cells} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "dmpo_term_alone", "trajectory_balance", "disa_exact_log_z"])
+def test_a_cell_repeats_itself(name: str, tmp_path: Path) -> None:
+    cell = next(c for c in make_cells(settings(tmp_path)) if c.entry == name)
+    first, second = compute(cell), compute(cell)
+    assert first.history == second.history
+    assert [row["iteration"] for row in first.history] == [0, 2, 4]
+
+
+def test_the_exact_log_z_is_filled_in(tmp_path: Path) -> None:
+    cell = next(c for c in make_cells(settings(tmp_path)) if c.entry == "disa_exact_log_z")
+    figures = compute(cell).figures
+    assert figures["log_z_believed"] == pytest.approx(figures["log_z_exact"], abs=1e-5)
+
+
+def test_changes_reach_the_loss_and_leave_the_rest(tmp_path: Path) -> None:
+    one = "entries={mine: {algo: dmpo, set: {weight: 0.5, base: {clip_high: 0.3}}}}"
+    (cell,) = make_cells(settings(tmp_path, "~entries", f"+{one}", "seeds=[7]"))
+    assert cell.algo["weight"] == 0.5 and cell.algo["divergence"] == "mse"
+    assert cell.algo["base"]["clip_high"] == 0.3 and cell.algo["base"]["clip_low"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("entries.grpo.algo=grop", "entries.grpo: algo=grop: there is no such algo"),
+        ("+entries.grpo.set={clip_hihg: 0.3}", "entries.grpo: .*clip_hihg"),
+        ("+entries.grpo.sets={}", "entries.grpo=.* must be"),
+        ("+entries.grpo.set={clip_low: 3.0}", "clip_low=3.0"),
+        ("seeds=[0.5]", "seeds=.* must be a list of whole numbers"),
+        ("seeds=3", "seeds=3 must be a list"),
+        ("entries={}", "entries is empty"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(override: str, message: str, tmp_path: Path) -> None:
+    changed = ["~entries", "+entries={}"] if override == "entries={}" else [override]
+    with pytest.raises((ConfigError, ValueError), match=message):
+        make_cells(settings(tmp_path, *changed))
+
+
+def test_results_are_written_and_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = ["~entries", "+entries={grpo: {algo: grpo}, vargrad: {algo: vargrad}}", "seeds=[0,1]"]
+    cfg = settings(tmp_path, *entries)
+    assert run(cfg) == 0
+    assert "| `vargrad` |" in capsys.readouterr().out
+    with (tmp_path / "comparison.csv").open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["entry"], row["seed"]) for row in rows] == [
+        ("grpo", "0"),
+        ("grpo", "1"),
+        ("vargrad", "0"),
+        ("vargrad", "1"),
+    ]
+    assert (tmp_path / "comparison.png").stat().st_size > 10_000
+    table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+
+    # a kill in the middle of the third line
+    log = tmp_path / "trajectories.jsonl"
+    whole = log.read_text(encoding="utf-8").splitlines()
+    log.write_text("\n".join(whole[:2]) + "\n" + whole[2][:50], encoding="utf-8")
+    assert len(list(read_finished(tmp_path))) == 2
+    computed, original = [], lab_study.computed
+
+    def counted(cells, jobs):
+        computed.extend(cells)
+        return original(cells, jobs)
+
+    monkeypatch.setattr(lab_study, "computed", counted)
+    assert run(cfg) == 0
+    assert len(computed) == 2
+    assert (tmp_path / "comparison.md").read_text(encoding="utf-8") == table
+    with pytest.raises(ConfigError, match="other settings"):
+        run(settings(tmp_path, *entries, "lr=0.1"))
+
+
+def test_a_cell_that_fails_is_reported_and_the_others_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = "broken: {algo: custom, set: {_target_: tests.unit.study.test_lab_study.NoLoss}}"
+    cfg = settings(tmp_path, "~entries", "+entries={grpo: {algo: grpo}, " + broken + "}", "seeds=[0]")
+    assert run(cfg) == 1
+    out, err = capsys.readouterr()
+    assert "| `grpo` |" in out and "FAILED broken seed 0" in err
+    assert [json.loads(line)["entry"] for line in (tmp_path / "trajectories.jsonl").open()] == ["grpo"]
+
+
+class NoLoss:
+    """A target that no table can be trained with."""
