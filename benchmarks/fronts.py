@@ -1,4 +1,4 @@
-"""Fronts of expected reward against coverage in the exact lab: does any objective lie above the published ones?
+"""Fronts of reward against coverage in the exact lab: does any objective lie above the published ones?
 
     python -m benchmarks.fronts [--out FOLDER] [--jobs N] [--iterations N]
 
@@ -29,21 +29,18 @@ from distmatch.settings.compose import Catalogue, compose
 from distmatch.study.lab_study import Finished, computed, make_cells, read_finished
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-SEEDS = tuple(range(100, 108))
+SEEDS = tuple(range(100, 105))
 LANDSCAPES: Mapping[str, Sequence[str]] = {
     "equal_modes": (),
     "broad_and_narrow": (),
     "lengths": ("task.min_length=2",),
 }
-EXACT = {"length_normalize": False, "importance_weight": "none"}
-RAW = {**EXACT, "reward_source": "raw"}
 SCALAR = {"_target_": "distmatch.losses.log_z.ScalarLogZ", "lr": 0.1}
 BETAS = (3.0, 5.0, 7.0, 10.0, 14.0, 20.0)
 METHODS: Mapping[str, tuple[str, Mapping[str, Any], str, Sequence[float]]] = {
     "trajectory_balance": ("trajectory_balance", {"log_z": SCALAR}, "beta", BETAS),
     "vargrad": ("vargrad", {}, "beta", BETAS),
     "flowrl": ("flowrl", {}, "beta", (0.25, 0.5, 1.0, 2.0, 5.0, 15.0)),
-    "flowrl, exact setting": ("flowrl", {**RAW, "log_z": {"lr": 0.003}}, "beta", BETAS),
     "dmpo term alone": ("dmpo", {"base": None}, "temperature", (1.0, 0.5, 0.25, 0.125, 1 / 15, 0.03)),
     "grpo + log_mse": (
         "dmpo",
@@ -54,7 +51,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any], str, Sequence[float]]] = {
     "levelled 0.5": ("levelled_balance", {"level": 0.5}, "beta", (1.0, 2.0, 3.0, 5.0, 8.0, 12.0)),
     "levelled 1": ("levelled_balance", {"level": 1.0}, "beta", (0.5, 1.0, 1.5, 2.5, 4.0, 8.0)),
 }
-PUBLISHED = ("trajectory_balance", "vargrad", "flowrl", "flowrl, exact setting")
+PUBLISHED = ("trajectory_balance", "vargrad", "flowrl")
 REWARDS = np.linspace(0.5, 0.98, 49)
 RESAMPLES = 10_000
 
@@ -152,7 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("logs/fronts"))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--iterations", type=int, default=3000)
+    parser.add_argument("--iterations", type=int, default=2000)
     arguments = parser.parse_args()
     found = run_all(arguments.out, arguments.jobs, arguments.iterations)
     by_landscape = {name: gains(fronts(finished)) for name, finished in found.items()}

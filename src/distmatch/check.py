@@ -86,8 +86,8 @@ def laboratory(cfg: DictConfig) -> tuple[str, bool]:
     ]
     if stated:
         lines.append(
-            f"lab       {'stated target':28}beta {stated:g}: KL(p*||pi) {_spread(figures, 'kl_target_policy')} "
-            f"nats (start {_spread(start, 'kl_target_policy')})"
+            f"lab       {'stated target':28}beta {stated:g}: KL(p*||pi) "
+            f"{_spread(figures, 'kl_target_policy')} nats (start {_spread(start, 'kl_target_policy')})"
         )
     verdict, right = judge(figures, start, stated)
     return "\n".join([*lines, f"verdict   {verdict}"]), right
@@ -137,8 +137,8 @@ def cost(cfg: DictConfig) -> str:
     torch.set_num_threads(1)
     found = loss_cost(instantiate(cfg.algo), group_size=int(cfg.group_size), rounds=1)
     return (
-        f"cost      {1e3 * found.loss:.1f} ms a call at 128 x 512 tokens, {found.share:.2%} of an update of the "
-        "tiny model"
+        f"cost      {1e3 * found.loss:.1f} ms a call at 128 x 512 tokens, {found.share:.2%} of an update of "
+        "the tiny model"
     )
 
 

@@ -104,8 +104,10 @@ class BalanceLoss(Loss):
             raise ValueError(
                 f"reward_source={reward_source!r} is unknown; choose one of {', '.join(REWARD_SOURCES)}"
             )
+        log_z.check_tilt(beta, length_normalize, reward_source)
         self.log_z = log_z
         self.beta, self.coefficient, self.length_normalize = beta, coefficient, length_normalize
+        self.target_beta = beta if reward_source == "raw" and not length_normalize else None
         self._rewards = REWARD_SOURCES[reward_source]
         self._bounds = _weight_bounds(importance_weight, clip_low, clip_high)
         weighted = {"old_logprobs"} if self._bounds is not None else set()

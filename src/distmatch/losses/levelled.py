@@ -11,7 +11,7 @@ from distmatch.ops import LOG_RATIO_LIMIT, sequence_logprob
 
 
 class LevelledBalanceLoss(BalanceLoss):
-    """Squared balance residual against a reference that is levelled where answers are good. From this project.
+    """Squared balance residual against a reference that is levelled where answers are good. Ours.
 
     With the reward r, gated to [0, 1] as g, and s(o) = -log pi_ref(o|x), the surprisal of an answer:
 

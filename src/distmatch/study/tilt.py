@@ -1,4 +1,4 @@
-"""How far a policy is from the front of reward against closeness to the reference: the nearest tilted reference.
+"""How far a policy is from the front of reward against closeness to the reference.
 
 Among all distributions of a given expected reward, the tilted reference p_b = pi_ref exp(b r) / Z_b with that
 reward has the smallest KL to the reference. So KL(pi||pi_ref) - KL(p_b||pi_ref) is never negative, it equals
@@ -16,7 +16,7 @@ from torch import Tensor
 from distmatch.study.exact import exact_target, expectation, kl
 
 LARGEST_BETA = 200.0
-"""Searched up to here; beyond it the tilted reference is the reference on the best strings, to many digits."""
+"""Searched up to here; beyond it nothing but the best strings is left of the reference, to many digits."""
 
 
 @dataclass(frozen=True)
