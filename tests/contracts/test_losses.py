@@ -31,6 +31,7 @@ VARIANTS = {
         ["algo.divergence=forward_kl", "algo.base.kl_coef=0.1"],
         ["algo.divergence=log_mse", "algo.length_normalize=false", "algo.zero_signal=drop"],
         ["algo.base=null"],
+        ["algo@algo.base=ppo"],
     ],
     "gspo": [["algo.kl_coef=0.1"]],
     "gpg": [["algo.scale_rewards=true"]],
@@ -38,6 +39,18 @@ VARIANTS = {
     "pass_at_k_best": [["algo.scale_rewards=true"]],
     "vargrad": [["algo.importance_weight=clipped", "algo.reward_source=group_zscore"]],
     "trajectory_balance": [["algo.length_normalize=true", "algo.coefficient=0.02"]],
+    # Not here: whiten=true, which is defined by a rank's own tokens.
+    "ppo": [
+        ["algo.gae_lambda=0.9", "algo.gamma=0.99", "algo.kl_coef=0.1", "algo.dual_clip=3.0"],
+        ["algo.value_clip=null", "algo.value_coef=0.1", "algo.aggregation=seq_mean_token_mean"],
+    ],
+    "corrected": [
+        ["algo.level=token", "algo.bound=truncate", "algo.limit=2.0"],
+        ["algo@algo.base=ppo", "algo.limit_low=0.3"],
+        ["algo@algo.base=dmpo"],
+        ["algo@algo.base=flowrl"],
+        ["algo@algo.base=gspo", "algo.bound=truncate"],
+    ],
     "flowrl": [["algo.importance_weight=unclipped", "algo.reward_source=raw", "algo.length_normalize=false"]],
 }
 CASES = [(algo, tuple(extra)) for algo in ALGOS for extra in [[], *VARIANTS.get(algo, [])]]
@@ -65,9 +78,10 @@ def compose_algo(algo: str, *overrides: str) -> DictConfig:
 
 
 def run(loss: Loss, batch: RolloutBatch, policy: PolicyOutput) -> tuple[Tensor, Tensor]:
-    """Loss and its gradient in the log-probabilities."""
+    """Loss and its gradient in log-probabilities and, where there is a critic, in values: (B, T, 1 or 2)."""
     output = loss(batch, policy)
-    (grad,) = torch.autograd.grad(output.loss, policy.logprobs)
+    inputs = [policy.logprobs, *([policy.values] if "values" in loss.requires else [])]
+    grad = torch.stack(torch.autograd.grad(output.loss, inputs), dim=-1)
     for name, value in output.metrics.items():
         tensor = torch.as_tensor(value)
         assert tensor.ndim == 0 and not tensor.requires_grad, name
@@ -89,12 +103,26 @@ def test_declares_known_needs(loss: Loss) -> None:
     assert loss.requires <= NEEDS
     assert isinstance(loss.drops_zero_signal_groups, bool)
     assert loss.min_group_size >= 1
+    for hidden in (1, 64, 128, 200) if "values" in loss.requires else ():  # a critic reads states of any size
+        states = torch.randn(3, 7, hidden)
+        values = loss.value_head(states)
+        assert values.shape == (3, 7, 1) and torch.isfinite(values).all()
+        torch.testing.assert_close(loss.value_head(states[:1, 2:4]), values[:1, 2:4])
 
 
 def test_finite_and_learns_from_signal(loss: Loss) -> None:
     batch = make_batch()
     _, grad = run(loss, batch, make_policy(batch))
-    assert grad.abs().max() > 0
+    assert (grad.abs().amax(dim=(0, 1)) > 0).all()
+
+
+def test_owns_its_parameters_once(loss: Loss) -> None:
+    """Final shapes at construction, each in one optimizer group and under one name in checkpoints."""
+    own = [id(p) for p in loss.parameters()]
+    grouped = [id(p) for group in loss.param_groups(0.1) for p in group["params"]]
+    assert sorted(grouped) == sorted(own)
+    assert len(loss.state_dict()) == len({value.data_ptr() for value in loss.state_dict().values()})
+    assert not any(torch.nn.parameter.is_lazy(p) for p in loss.parameters())
 
 
 def test_padding_changes_nothing(loss: Loss) -> None:

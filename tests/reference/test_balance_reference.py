@@ -16,14 +16,9 @@ from distmatch.batch import PolicyOutput
 from distmatch.losses.balance import BalanceLoss
 from distmatch.losses.log_z import FrozenLogZ, GroupMeanLogZ, LearnedLogZ, LogZ, ScalarLogZ
 from distmatch.ops import where_mask
-from distmatch.study.exact import (
-    Landscape,
-    TabularPolicy,
-    exact_target,
-    kl,
-    log_partition,
-    tabular_batch,
-)
+from distmatch.study.exact import exact_target, kl, log_partition
+from distmatch.study.language import Landscape
+from distmatch.study.tabular import TabularPolicy, tabular_batch
 from distmatch.tasks.lab import Lab
 from tests.builders import make_batch, make_policy
 
@@ -285,6 +280,64 @@ def test_off_policy_a_bias_does_matter() -> None:
     _set_table(lab.policy, lab.target)
     assert float(lab.gradient(lab.log_z, "none").norm()) < 1e-10
     assert float(lab.gradient(lab.log_z + 2.0, "none").norm()) > 0.1
+
+
+def stale(lab: Enumerated, scale: float) -> TabularPolicy:
+    """The policy that sampled: the target's table, moved by random logits of this deviation."""
+    _set_table(lab.policy, lab.target)
+    old = TabularPolicy(4, 3, scale=scale, seed=7)
+    old.logits.data += lab.policy.logits.data
+    return old
+
+
+def expected_gradient(lab: Enumerated, old: TabularPolicy, log_z: float, weight: str) -> torch.Tensor:
+    """The loss's gradient in the policy's logits, expected over samples of `old`, by enumeration."""
+    before = old.token_logprobs().detach()
+    batch = tabular_batch(torch.arange(64), 1, lab.landscape, before, lab.reference)
+    logp = lab.policy.token_logprobs()
+    rows = logp.detach().requires_grad_()
+    output = balance(FrozenLogZ(log_z), importance_weight=weight)(batch, PolicyOutput(rows))
+    (slope,) = torch.autograd.grad(output.loss, rows)  # of the mean over 64 rows
+    return torch.autograd.grad(logp, lab.policy.logits, 64 * before.sum(1).exp()[:, None] * slope)[0]
+
+
+@pytest.mark.parametrize("bias", [-2.0, 2.0])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_disa_with_a_biased_log_z_rests_at_the_target_on_policy(weight: str, bias: float) -> None:
+    """Unit weights, whichever option computes them: the sampling policy is the policy."""
+    for seed in range(3):
+        lab = Enumerated(seed)
+        _set_table(lab.policy, lab.target)
+        assert float(expected_gradient(lab, lab.policy, lab.log_z + bias, weight).norm()) <= 1e-6
+
+
+@pytest.mark.parametrize("bias", [-2.0, 2.0])
+@pytest.mark.parametrize("scale", [0.02, 0.1, 0.5, 2.0])
+def test_what_a_biased_log_z_costs_on_samples_of_a_stale_policy(scale: float, bias: float) -> None:
+    """At the target the residual is the bias b. Without a weight the gradient is 2 b E_old[grad log pi], that
+    is -2 b grad KL(old||pi); the exact weight removes it, and so does a clipped one inside its bounds.
+    """
+    lab = Enumerated(1)
+    old = stale(lab, scale)
+    norms = {
+        weight: float(expected_gradient(lab, old, lab.log_z + bias, weight).norm()) for weight in WEIGHTS
+    }
+    divergence = kl(old.logprobs().detach(), lab.policy.logprobs())
+    (push,) = torch.autograd.grad(-2 * bias * divergence, lab.policy.logits)
+    plain = expected_gradient(lab, old, lab.log_z + bias, "none")
+    torch.testing.assert_close(plain, push, atol=1e-12, rtol=1e-9)
+    assert norms["unclipped"] <= 1e-10
+    ratio = (lab.target - old.logprobs().detach()).exp()
+    inside = bool(((ratio >= 0.8) & (ratio <= 1.2)).all())
+    assert inside == (scale <= 0.02)
+    assert norms["clipped"] <= 1e-10 if inside else 1e-4 < norms["clipped"] < norms["none"]
+    assert norms["capped"] <= 1e-10 if float(ratio.max()) <= 10 else norms["capped"] > 1e-4
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_an_exact_log_z_rests_at_the_target_on_any_samples(weight: str) -> None:
+    lab = Enumerated(2)
+    assert float(expected_gradient(lab, stale(lab, 2.0), lab.log_z, weight).norm()) <= 1e-10
 
 
 def _set_table(policy: TabularPolicy, log_p: torch.Tensor) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 
-NEEDS = frozenset({"old_logprobs", "ref_logprobs", "ref_prompt_hidden", "prompt_hidden", "entropy", "values"})
+_FROM_BATCH = frozenset({"old_logprobs", "ref_logprobs", "ref_prompt_hidden", "old_values"})
+NEEDS = _FROM_BATCH | {"prompt_hidden", "entropy", "values"}
 """All that a loss may ask for in `requires`; nothing else is ever computed for it."""
 ZeroSignal = Literal["keep", "drop"]
 """What to do with groups whose rewards are all equal."""
-_FROM_BATCH = frozenset({"old_logprobs", "ref_logprobs", "ref_prompt_hidden"})
 
 
 class Loss(nn.Module, ABC):
@@ -36,7 +36,7 @@ class Loss(nn.Module, ABC):
         value_head: Applied to the policy's hidden states to give `policy.values`; None for losses without a
             critic.
         min_group_size: The smallest group that the objective is defined for.
-        target_beta: The beta for which the stated fixed point is the tilted reference, pi_ref exp(beta r) / Z;
+        target_beta: The beta at which the tilted reference, pi_ref exp(beta r) / Z, is the stated fixed point;
             None for losses with another fixed point. `distmatch.check` measures whether it is reached.
     """
 

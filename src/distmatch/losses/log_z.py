@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from distmatch.batch import PolicyOutput, RolloutBatch
+from distmatch.losses.projection import FixedProjection
 from distmatch.ops import masked_mean
-
-_PROJECTION_SEED = 0
 
 
 class LogZ(nn.Module, ABC):
@@ -36,6 +35,13 @@ class LogZ(nn.Module, ABC):
         """Optimizer groups of what the head learns; by default one, at the policy's rate `lr`."""
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own, "lr": lr}] if own else []
+
+    def check_tilt(self, beta: float, length_normalize: bool, reward_source: str) -> None:
+        """Refuse a loss whose target is not the one that the head knows log Z of; the arguments are its own.
+
+        Raises:
+            ValueError: Names what differs. Heads that learn or measure log Z fit any target.
+        """
 
     @abstractmethod
     def forward(self, batch: RolloutBatch, policy: PolicyOutput, residual: Tensor) -> Tensor:
@@ -84,11 +90,8 @@ class LearnedLogZ(LogZ):
             raise ValueError(f"width={width} must be at least 1 and dropout={dropout} in [0, 1)")
         self.width, self.lr, self.detach, self.from_reference = width, _checked_lr(lr), detach, from_reference
         self.requires = frozenset({"ref_prompt_hidden" if from_reference else "prompt_hidden"})
-        layers: list[nn.Module] = []
-        for _ in range(2):
-            layers += [nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Dropout(dropout)]
-        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
-        self._projection: Tensor | None = None  # (H, width)
+        self.layers = log_z_network(width, width, dropout)
+        self.projection = FixedProjection(width)
 
     def param_groups(self, lr: float) -> list[dict[str, object]]:
         """The head at its own rate, or at the policy's."""
@@ -99,19 +102,7 @@ class LearnedLogZ(LogZ):
         hidden = batch.ref_prompt_hidden if self.from_reference else policy.prompt_hidden  # (B, H)
         first = self.layers[0].weight
         hidden = (hidden.detach() if self.detach else hidden).to(first.dtype)
-        if hidden.shape[1] != self.width:
-            hidden = hidden @ self._projection_from(hidden)
-        return self.layers(hidden).squeeze(1)
-
-    def _projection_from(self, hidden: Tensor) -> Tensor:
-        """(H, width), scaled so that entries keep their mean square; made again where H or device change."""
-        size = hidden.shape[1]
-        known = self._projection
-        if known is None or len(known) != size or known.device != hidden.device:
-            rng = torch.Generator().manual_seed(_PROJECTION_SEED)
-            drawn = torch.randn(size, self.width, generator=rng) / size**0.5
-            self._projection = known = drawn.to(hidden.device)
-        return known.to(hidden.dtype)
+        return self.layers(self.projection(hidden)).squeeze(1)
 
 
 class ScalarLogZ(LogZ):
@@ -209,6 +200,14 @@ class TableLogZ(FrozenLogZ):
         if unknown:
             raise ValueError(f"the log Z table of {len(self.table)} prompts lacks token ids {unknown[0]}")
         return torch.tensor([self.table[prompt] for prompt in prompts], dtype=torch.float64)
+
+
+def log_z_network(inputs: int, width: int, dropout: float) -> nn.Sequential:
+    """FlowRL's ProjZ: Linear, GELU, LayerNorm, dropout, twice, then Linear, (B, inputs) -> (B, 1)."""
+    layers: list[nn.Module] = []
+    for size in (inputs, width):
+        layers += [nn.Linear(size, width), nn.GELU(), nn.LayerNorm(width), nn.Dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
 
 
 def _checked_lr(lr: float | None) -> float | None:

@@ -90,10 +90,11 @@ class GRPOLoss(Loss):
         advantages = self.advantages(batch)[:, None]  # (B, 1)
         gap = log_ratio(policy.logprobs, batch.old_logprobs, batch.loss_mask)  # (B, T)
         ratio = self.ratio(gap, batch)
+        limits = (self.clip_low, self.clip_high, self.dual_clip)
         surrogate, own = self.surrogate(ratio, advantages, batch, policy)
         loss = self._aggregate(-surrogate, batch)
         metrics = {
-            **self._ratio_metrics(gap.detach(), ratio.detach(), advantages, batch),
+            **ratio_metrics(gap.detach(), ratio.detach(), advantages, batch, limits),
             **signal_metrics(advantages, batch),
             **own,
         }
@@ -125,23 +126,6 @@ class GRPOLoss(Loss):
         """The objective of every token, (B, T), to be maximised, and metrics about it."""
         return clipped_surrogate(ratio, advantages, self.clip_low, self.clip_high, self.dual_clip), {}
 
-    # ---- figures -------------------------------------------------------------------------------------------
-
-    def _ratio_metrics(
-        self, gap: Tensor, ratio: Tensor, advantages: Tensor, batch: RolloutBatch
-    ) -> dict[str, Tensor]:
-        good, bad = advantages > 0, advantages < 0
-        shares = {
-            "clip_fraction_low": bad & (ratio < 1 - self.clip_low),
-            "clip_fraction_high": good & (ratio > 1 + self.clip_high),
-            "dual_clip_fraction": bad & (ratio > (self.dual_clip or torch.inf)),
-        }
-        return {name: token_mean(share.to(gap.dtype), batch) for name, share in shares.items()} | {
-            "ratio_mean": token_mean(ratio, batch),
-            "ratio_max": where_mask(ratio, batch.loss_mask).max(),
-            "approx_kl": token_mean(torch.expm1(gap) - gap, batch),
-        }
-
 
 def clipped_surrogate(
     ratio: Tensor,  # (B, T)
@@ -155,6 +139,36 @@ def clipped_surrogate(
     if dual_clip is None:
         return surrogate
     return torch.where(advantages < 0, torch.maximum(surrogate, dual_clip * advantages), surrogate)
+
+
+def ratio_metrics(
+    gap: Tensor,
+    ratio: Tensor,
+    advantages: Tensor,
+    batch: RolloutBatch,
+    limits: tuple[float, float, float | None],
+) -> dict[str, Tensor]:
+    """How far the policy has moved since the rollouts, and how often that is cut.
+
+    Args:
+        gap: Log-ratio of new to old policy of every token, detached, (B, T).
+        ratio: What is clipped, detached, (B, T).
+        advantages: (B, 1) or (B, T).
+        batch: The batch they belong to.
+        limits: clip_low, clip_high and dual_clip.
+    """
+    low, high, dual = limits
+    good, bad = advantages > 0, advantages < 0
+    shares = {
+        "clip_fraction_low": bad & (ratio < 1 - low),
+        "clip_fraction_high": good & (ratio > 1 + high),
+        "dual_clip_fraction": bad & (ratio > (dual or torch.inf)),
+    }
+    return {name: token_mean(share.to(gap.dtype), batch) for name, share in shares.items()} | {
+        "ratio_mean": token_mean(ratio, batch),
+        "ratio_max": where_mask(ratio, batch.loss_mask).max(),
+        "approx_kl": token_mean(torch.expm1(gap) - gap, batch),
+    }
 
 
 def signal_metrics(advantages: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:

@@ -11,7 +11,9 @@ import torch
 from distmatch.batch import PolicyOutput
 from distmatch.losses.balance import BalanceLoss
 from distmatch.losses.log_z import FrozenLogZ, GroupMeanLogZ, LearnedLogZ, LogZ, ScalarLogZ, TableLogZ
-from distmatch.study.exact import Landscape, TabularPolicy, exact_target, kl, tabular_batch
+from distmatch.study.exact import exact_target, kl
+from distmatch.study.language import Landscape
+from distmatch.study.tabular import TabularPolicy, tabular_batch
 from distmatch.tasks.lab import Lab
 from tests.builders import make_batch, make_policy
 
