@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
 from distmatch.losses.base import NEEDS, Loss, check_needs
+from tests.anchors import anchor_folder
 from tests.builders import make_batch, make_policy, take_rows
 
 ALGO_FOLDER = Path(__file__).parents[2] / "configs" / "algo"
@@ -34,6 +36,7 @@ VARIANTS = {
         ["algo@algo.base=ppo"],
     ],
     "gspo": [["algo.kl_coef=0.1"]],
+    "sft": [["algo.aggregation=seq_mean_token_sum", "algo.min_reward=0.9"]],
     "gpg": [["algo.scale_rewards=true"]],
     "reinforce": [["algo.group_baseline=true"]],
     "pass_at_k_best": [["algo.scale_rewards=true"]],
@@ -51,6 +54,7 @@ VARIANTS = {
         ["algo@algo.base=flowrl"],
         ["algo@algo.base=gspo", "algo.bound=truncate"],
     ],
+    "disa": [["algo.importance_weight=unclipped"], ["algo.importance_weight=none", "algo.coefficient=0.1"]],
     "flowrl": [["algo.importance_weight=unclipped", "algo.reward_source=raw", "algo.length_normalize=false"]],
 }
 CASES = [(algo, tuple(extra)) for algo in ALGOS for extra in [[], *VARIANTS.get(algo, [])]]
@@ -67,7 +71,16 @@ def loss(request: pytest.FixtureRequest) -> Loss:
 def make_loss(algo: str, *overrides: str) -> Loss:
     """Build a loss as run.py does, with a fixed seed for what it learns."""
     torch.manual_seed(0)
-    return instantiate(compose_algo(algo, *overrides))
+    return instantiate(compose_algo(algo, *overrides, *prepared(algo)))
+
+
+@functools.cache
+def prepared(algo: str) -> tuple[str, ...]:
+    """What earlier stages of a run would have put into the config."""
+    if algo != "disa":
+        return ()
+    folder = anchor_folder(Path(tempfile.mkdtemp()) / "anchor")
+    return (f"algo.log_z.folder={folder}",)
 
 
 @functools.cache

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from torch import Tensor
 
-from distmatch.batch import Completions, RolloutBatch
+from distmatch.batch import Completions
+from distmatch.callbacks.collection import collect
+from distmatch.callbacks.scored import Rollouts, group_scores, rollout_figures, to_batch, verify
 from distmatch.data.rollouts import Query, RolloutDataModule
 from distmatch.metrics.benchmark import GroupScore
-from distmatch.modules.evidence import NonFiniteError, blame
 from distmatch.modules.policy import PolicyModule
-from distmatch.ops import flat_groups
-from distmatch.rewards import Outcome, Reward, score
-from distmatch.sampling.base import Sampler, SamplingParams
-from distmatch.sampling.hf import left_pad
+from distmatch.rewards import Reward
+from distmatch.sampling.base import Sampler
+from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import derive_seed
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """One iteration's scored completions on this rank, prompt-major.
-
-    Attributes:
-        iteration: Which one.
-        queries: N prompts.
-        texts: N*G decoded completions.
-        outcomes: N*G verdicts with success, quality and reward.
-        lengths: N*G lengths in tokens.
-        truncated: N*G flags.
-        group_size: G.
-    """
-
-    iteration: int
-    queries: Sequence[Query]
-    texts: Sequence[str]
-    outcomes: Sequence[Outcome]
-    lengths: Sequence[int]
-    truncated: Sequence[bool]
-    group_size: int
-
-    def groups(self) -> Iterator[tuple[Query, slice]]:
-        """Each prompt with the slice of its rows."""
-        for i, query in enumerate(self.queries):
-            yield query, slice(i * self.group_size, (i + 1) * self.group_size)
 
 
 class RolloutCallback(Callback):
@@ -60,7 +31,7 @@ class RolloutCallback(Callback):
         reward: Turns verdicts into rewards.
 
     Attributes:
-        latest: The last training rollouts, for callbacks that write or show them.
+        latest: The last training rollouts, all that were sampled, for callbacks that write or show them.
         latest_eval: The last held-out ones.
         phase: What is going on now, for the progress display.
     """
@@ -82,23 +53,41 @@ class RolloutCallback(Callback):
     # ---- hooks ---------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the module how many updates share a rollout."""
-        pl_module.updates_per_rollout = trainer.datamodule.updates_per_rollout
+        """Tell the module how many updates share a rollout.
+
+        Raises:
+            ConfigError: The loss needs the sampling policy, and the data are stored trajectories.
+        """
+        data: RolloutDataModule = trainer.datamodule
+        if data.offline and "old_logprobs" in pl_module.loss.requires:
+            raise ConfigError(
+                f"algo: {type(pl_module.loss).__name__} compares the policy with the one that sampled, which "
+                "stored trajectories do not tell; train on them with algo=sft, or sample with data=rollouts"
+            )
+        pl_module.updates_per_rollout = data.updates_per_rollout
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """One iteration's rollouts."""
-        data, iteration = trainer.datamodule, trainer.current_epoch
+        data, iteration, rank = trainer.datamodule, trainer.current_epoch, trainer.global_rank
         # Whatever draws from torch's global generator during this iteration repeats after a resume.
-        torch.manual_seed(derive_seed("iteration", data.seed, iteration, trainer.global_rank))
-        queries = data.next_queries(trainer.global_rank, trainer.world_size)
-        seeds = data.sample_seeds(queries, "train", data.sampling.n)
+        torch.manual_seed(derive_seed("iteration", data.seed, iteration, rank))
         clock: dict[str, float] = {}
-        completions, self.latest = self._collect(trainer, pl_module, queries, data.sampling, seeds, clock)
-        batch = to_batch(queries, completions, self.latest, data, pl_module.device)
+        if not data.offline:
+            self._sync(pl_module, clock)
+
+        def draw(queries: Sequence[Query]) -> tuple[Completions, Rollouts]:
+            return self._draw(trainer, queries, "train", clock)
+
+        found = collect(data, draw, rank, trainer.world_size)
+        self.latest = found.sampled
+        batch = to_batch(found.batch.queries, found.completions, found.batch, data, pl_module.device)
+        if data.offline:
+            unknown = torch.full_like(batch.sampler_logprobs, torch.nan)
+            batch = dataclasses.replace(batch, sampler_logprobs=unknown)
         with self._timed("annotate", clock):
             batch = pl_module.annotate(batch)
         data.fill(batch, iteration)
-        self._log(pl_module, trainer, batch, clock)
+        self._log(pl_module, trainer, found.figures, clock)
         self.phase, self._update_began = "update", time.perf_counter()
 
     def on_train_batch_start(
@@ -123,9 +112,10 @@ class RolloutCallback(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sample and score the held-out prompts, before the validation loop counts them."""
         data = trainer.datamodule
+        clock: dict[str, float] = {}
+        self._sync(pl_module, clock)
         queries = data.eval_queries(trainer.global_rank, trainer.world_size)
-        seeds = data.sample_seeds(queries, "eval", data.eval_sampling.n)
-        _, self.latest_eval = self._collect(trainer, pl_module, queries, data.eval_sampling, seeds, {})
+        _, self.latest_eval = self._draw(trainer, queries, "eval", clock)
         data.fill_validation(group_scores(self.latest_eval, data))
         self.phase = "validate"
 
@@ -136,26 +126,27 @@ class RolloutCallback(Callback):
 
     # ---- steps ---------------------------------------------------------------------------------------------
 
-    def _collect(
-        self,
-        trainer: Trainer,
-        pl_module: PolicyModule,
-        queries: Sequence[Query],
-        params: SamplingParams,
-        seeds: Sequence[int],
-        clock: dict[str, float],
-    ) -> tuple[Completions, Rollouts]:
+    def _sync(self, pl_module: PolicyModule, clock: dict[str, float]) -> None:
         with self._timed("sync", clock):
             if not self._ready:
                 self._sampler.setup(pl_module.policy)
                 self._ready = True
             self._sampler.sync(pl_module.policy)
-        with self._timed("sample", clock):
-            completions = self._sampler.sample([q.ids for q in queries], params, seeds)
+
+    def _draw(
+        self, trainer: Trainer, queries: Sequence[Query], purpose: str, clock: dict[str, float]
+    ) -> tuple[Completions, Rollouts]:
+        """Completions of some prompts, sampled or looked up, and what they are worth."""
+        data: RolloutDataModule = trainer.datamodule
+        params = data.sampling if purpose == "train" else data.eval_sampling
+        if purpose == "train" and data.offline:
+            completions = data.stored(queries)
+        else:
+            with self._timed("sample", clock):
+                seeds = data.sample_seeds(queries, purpose, params.n)
+                completions = self._sampler.sample([q.ids for q in queries], params, seeds)
         with self._timed("verify", clock):
-            rollouts = verify(
-                trainer.datamodule, self._reward, queries, completions, params.n, trainer.current_epoch
-            )
+            rollouts = verify(data, self._reward, queries, completions, params.n, trainer.current_epoch)
         return completions, rollouts
 
     @contextmanager
@@ -163,15 +154,16 @@ class RolloutCallback(Callback):
         self.phase = phase
         start = time.perf_counter()
         yield
-        clock[phase] = time.perf_counter() - start
+        clock[phase] = clock.get(phase, 0.0) + time.perf_counter() - start
 
     def _log(
-        self, pl_module: PolicyModule, trainer: Trainer, batch: RolloutBatch, clock: dict[str, float]
+        self, pl_module: PolicyModule, trainer: Trainer, own: Mapping[str, float], clock: dict[str, float]
     ) -> None:
-        figures = {f"rollout/{k}": v for k, v in rollout_figures(self.latest, batch).items()}
+        figures = {f"rollout/{k}": v for k, v in {**rollout_figures(self.latest), **own}.items()}
         figures["rollout/prompts_seen"] = float(trainer.datamodule.state_dict()["prompts_seen"])
         times = {f"time/{k}": v for k, v in clock.items()}
-        times["time/tokens_per_second"] = sum(self.latest.lengths) / max(clock["sample"], 1e-9)
+        if "sample" in clock:
+            times["time/tokens_per_second"] = sum(self.latest.lengths) / max(clock["sample"], 1e-9)
         for name, value in {**figures, **times}.items():
             pl_module.log(
                 name,
@@ -183,33 +175,6 @@ class RolloutCallback(Callback):
             )
 
 
-def verify(
-    data: RolloutDataModule,
-    reward: Reward,
-    queries: Sequence[Query],
-    completions: Completions,
-    n: int,
-    iteration: int = 0,
-) -> Rollouts:
-    """Decode and score n completions per query.
-
-    Raises:
-        NonFiniteError: The sampler's log-probabilities are not finite.
-    """
-    if not bool(torch.isfinite(completions.logprobs).all()):
-        why = blame(data.policy)
-        raise NonFiniteError(f"the sampler returned log-probabilities that are not finite{why}")
-    lengths = completions.mask.sum(dim=1).tolist()
-    texts = [
-        data.policy.decode(row[:length])
-        for row, length in zip(completions.ids.tolist(), lengths, strict=True)
-    ]
-    instances = [q.instance for q in queries for _ in range(n)]
-    outcomes = [score(data.task, i, text, reward) for i, text in zip(instances, texts, strict=True)]
-    truncated = (~completions.finished).tolist()
-    return Rollouts(iteration, queries, texts, outcomes, lengths, truncated, n)
-
-
 def evaluate(data: RolloutDataModule, sampler: Sampler, reward: Reward) -> list[GroupScore]:
     """Score the held-out prompts with a sampler that is set up, outside any trainer."""
     queries, params = data.eval_queries(), data.eval_sampling
@@ -217,70 +182,3 @@ def evaluate(data: RolloutDataModule, sampler: Sampler, reward: Reward) -> list[
         [q.ids for q in queries], params, data.sample_seeds(queries, "eval", params.n)
     )
     return group_scores(verify(data, reward, queries, completions, params.n), data)
-
-
-def to_batch(
-    queries: Sequence[Query],
-    completions: Completions,
-    rollouts: Rollouts,
-    data: RolloutDataModule,
-    device: torch.device,
-) -> RolloutBatch:
-    """Completions and their rewards as what losses see, on the policy's device."""
-    n = rollouts.group_size
-    prompt_ids, prompt_mask = left_pad([q.ids for q in queries], device)
-    rewards = torch.tensor([o.reward for o in rollouts.outcomes], dtype=torch.float32, device=device)
-    mask, truncated = completions.mask.to(device), ~completions.finished.to(device)
-    return RolloutBatch(
-        prompt_ids=prompt_ids.repeat_interleave(n, dim=0),
-        prompt_mask=prompt_mask.repeat_interleave(n, dim=0),
-        completion_ids=completions.ids.to(device),
-        completion_mask=mask,
-        loss_mask=mask & ~truncated[:, None] if data.mask_truncated else mask,
-        rewards=rewards,
-        group_size=n,
-        group_ids=torch.tensor([q.group_id for q in queries], device=device).repeat_interleave(n),
-        truncated=truncated,
-        sampler_logprobs=completions.logprobs.to(device),
-    )
-
-
-def group_scores(rollouts: Rollouts, data: RolloutDataModule) -> list[GroupScore]:
-    """What the held-out metrics count: one record a prompt."""
-    scores = []
-    categories = data.task.categories()  # a suite may sort its tasks otherwise than they do themselves
-    for query, rows in rollouts.groups():
-        outcomes = rollouts.outcomes[rows]
-        name = data.task.problem(query.instance).name
-        scores.append(
-            GroupScore(
-                task=name,
-                category=categories[name],
-                successes=[o.success for o in outcomes],
-                qualities=[o.quality for o in outcomes],
-                keys=[o.verdict.key for o in outcomes],
-            )
-        )
-    return scores
-
-
-def rollout_figures(rollouts: Rollouts, batch: RolloutBatch) -> dict[str, float | Tensor]:
-    """Means over this iteration's completions, under the names of `rollout/*`."""
-    outcomes = rollouts.outcomes
-    rows = len(outcomes)
-    feasible = [o.quality for o in outcomes if o.success]
-    distinct = [len({o.verdict.key for o in outcomes[part] if o.success}) for _, part in rollouts.groups()]
-    return {
-        "reward": batch.rewards.mean(),
-        "reward_std": batch.rewards.view(-1, batch.group_size).std(dim=1).mean()
-        if batch.group_size > 1
-        else 0.0,
-        "success_rate": sum(o.success for o in outcomes) / rows,
-        "quality_ratio": sum(o.quality for o in outcomes) / rows,
-        "quality_feasible": sum(feasible) / max(1, len(feasible)),
-        "parsed": sum(o.verdict.parsed for o in outcomes) / rows,
-        "distinct_solutions": sum(distinct) / len(distinct),
-        "length": sum(rollouts.lengths) / rows,
-        "truncated": sum(rollouts.truncated) / rows,
-        "flat_groups": flat_groups(batch.rewards, batch.group_size).float().mean(),
-    }

@@ -139,7 +139,7 @@ def cut_rollouts(file: Path, iteration: int) -> None:
 
 def rollout_records(rollouts: Rollouts, data: RolloutDataModule) -> Iterable[dict[str, Any]]:
     """One JSON-ready record per completion, under the names of the documentation."""
-    for query, rows in rollouts.groups():
+    for (query, rows), trained in zip(rollouts.groups(), rollouts.trains(), strict=True):
         for row in range(rows.start, rows.stop):
             outcome = rollouts.outcomes[row]
             yield {
@@ -158,6 +158,7 @@ def rollout_records(rollouts: Rollouts, data: RolloutDataModule) -> Iterable[dic
                 "reward": outcome.reward,
                 "length": rollouts.lengths[row],
                 "truncated": rollouts.truncated[row],
+                "trained": trained,
             }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
-from distmatch.batch import RolloutBatch
+from distmatch.batch import Completions, RolloutBatch
 from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
 from distmatch.settings.errors import ConfigError
@@ -18,6 +18,8 @@ from distmatch.tasks.base import Instance, Split, Task, derive_seed
 
 STREAM = 10**9
 """Run seed s trains on instances s*STREAM, s*STREAM + 1, ...; evaluation is the same for all seeds."""
+Exhaustion = Literal["train_partial", "keep_flat", "stop"]
+"""What dynamic sampling does when its rounds are used up and groups with signal are missing."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,22 @@ class RolloutDataModule(LightningDataModule):
         eval_samples: Completions per held-out prompt.
         eval_split: `val` or `test`.
         mask_truncated: Leave completions that were cut at `max_tokens` out of the loss.
+        max_sampling_rounds: Dynamic sampling: groups of equal rewards are set aside and further prompts are
+            sampled, until N groups are together or so many rounds, of at most N prompts each, were made. 1 is
+            off.
+        on_exhaustion: What then fills up a batch that is not full: `train_partial` takes groups of equal
+            rewards, outside the loss, `keep_flat` trains on them too, `stop` ends the run.
         seed: The run's seed.
 
+    Attributes:
+        offline: Whether training completions are stored and not sampled.
+
     Raises:
-        ValueError: A prompt is over its budget, or prompt and completion together over the model's window.
+        ValueError: A prompt is over its budget, prompt and completion together are over the model's window,
+            or dynamic sampling cannot work.
     """
+
+    offline: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -74,6 +87,8 @@ class RolloutDataModule(LightningDataModule):
         eval_samples: int = 16,
         eval_split: Split = "val",
         mask_truncated: bool = False,
+        max_sampling_rounds: int = 1,
+        on_exhaustion: Exhaustion = "train_partial",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -83,6 +98,8 @@ class RolloutDataModule(LightningDataModule):
         self.updates_per_rollout = updates_per_rollout
         self.max_prompt_tokens = max_prompt_tokens
         self.mask_truncated = mask_truncated
+        self.max_sampling_rounds = max_sampling_rounds
+        self.on_exhaustion: Exhaustion = on_exhaustion
         self.seed = seed
         self.sampling = SamplingParams(n=group_size, max_tokens=max_tokens, temperature=temperature)
         self.eval_sampling = SamplingParams(n=eval_samples, max_tokens=max_tokens, temperature=temperature)
@@ -96,6 +113,15 @@ class RolloutDataModule(LightningDataModule):
                 f"data.max_prompt_tokens={max_prompt_tokens} plus data.max_tokens={max_tokens} exceed the "
                 f"model's window of {policy.window} tokens; lower one of them"
             )
+        if on_exhaustion not in get_args(Exhaustion):
+            raise ValueError(
+                f"data.on_exhaustion={on_exhaustion!r} must be one of: {', '.join(get_args(Exhaustion))}"
+            )
+        if max_sampling_rounds < 1 or (max_sampling_rounds > 1 and group_size == 1):
+            raise ValueError(
+                f"data.max_sampling_rounds={max_sampling_rounds} must be at least 1, and 1 for "
+                f"data.group_size=1, in which no rewards can differ; data.group_size is {group_size}"
+            )
 
     # ---- prompts -------------------------------------------------------------------------------------------
 
@@ -107,10 +133,23 @@ class RolloutDataModule(LightningDataModule):
         """
         first = self._prompts_seen
         self._prompts_seen += self.prompts_per_iteration
+        return [self._train_query(first + place) for place in self.places(rank, world)]
+
+    def more_queries(self, count: int, rank: int, world: int) -> list[Query]:
+        """This rank's share of the next `count` prompts of the stream, and move on; it may be empty."""
+        first = self._prompts_seen
+        self._prompts_seen += count
+        return [self._train_query(number) for number in range(first + rank, first + count, world)]
+
+    def places(self, rank: int, world: int) -> list[int]:
+        """Which of an iteration's N groups a rank trains on, in the order of its mini-batches."""
         share = self.prompts_per_iteration // (self.updates_per_rollout * world)
         places = torch.arange(self.prompts_per_iteration).view(self.updates_per_rollout, world, share)
-        mine = places[:, rank].reshape(-1).tolist()
-        return [self._query("train", self.seed * STREAM + first + i, first + i) for i in mine]
+        return places[:, rank].reshape(-1).tolist()
+
+    def stored(self, queries: Sequence[Query]) -> Completions:
+        """The completions of some training queries, where they are not to be sampled (`offline`)."""
+        raise NotImplementedError(f"{type(self).__name__} stores no completions")
 
     def eval_queries(self, rank: int = 0, world: int = 1) -> list[Query]:
         """This rank's share of the held-out prompts: always the same ones, for every run seed."""
@@ -126,8 +165,11 @@ class RolloutDataModule(LightningDataModule):
     def check_prompts(self, count: int = 64) -> None:
         """Render the first training and the held-out prompts, and refuse any over budget."""
         for index in range(count):
-            self._query("train", self.seed * STREAM + index, index)
+            self._train_query(index)
         self.eval_queries()
+
+    def _train_query(self, number: int) -> Query:
+        return self._query("train", self.seed * STREAM + number, number)
 
     def _query(self, split: Split, index: int, group_id: int) -> Query:
         instance = self.task.instance(split, index)

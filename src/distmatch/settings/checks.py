@@ -12,14 +12,23 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from distmatch.settings.annotations import shown
+from distmatch.settings.engines import check_engine
 from distmatch.settings.errors import ConfigError, did_you_mean, listing, nearest
 from distmatch.settings.numbers import NUMBERS
+from distmatch.settings.stage_names import STAGE_MARK, STAGE_NAMES, check_stages
 from distmatch.settings.targets import Target, find_target
 
 WEIGHT_WORDS = ("shipped", "random")
 """What `model.weights` may say besides a folder."""
 
-CHOICES = {"stage": ("policy", "warm_start"), "data.eval_split": ("val", "test")}
+CHOICES = {
+    "stage": ("policy", *STAGE_NAMES),
+    "data.eval_split": ("val", "test"),
+    "proposals.partition": ("sequence", "token_mean", "token_mean_fixed_point"),
+    "log_z.partition": (None, "sequence", "token_mean", "token_mean_fixed_point"),
+    "log_z.weighting": ("equal", "precision"),
+    "data.on_exhaustion": ("train_partial", "keep_flat", "stop"),
+}
 """Settings that are one of a few words."""
 
 
@@ -47,8 +56,8 @@ def check_choices(cfg: DictConfig) -> None:
     for key, allowed in CHOICES.items():
         value = OmegaConf.select(cfg, key)
         if _has(cfg, key) and value not in allowed:
-            hint = did_you_mean(str(value), allowed, key + "={}")
-            raise ConfigError(f"{key}={shown(value)} must be one of: {', '.join(allowed)}.{hint}")
+            hint = did_you_mean(str(value), map(str, allowed), key + "={}")
+            raise ConfigError(f"{key}={shown(value)} must be one of: {', '.join(map(shown, allowed))}.{hint}")
 
 
 def check_targets(cfg: DictConfig) -> None:
@@ -190,7 +199,7 @@ def check_task(cfg: DictConfig) -> None:
 def check_model(cfg: DictConfig) -> None:
     """A model given as a local folder exists, and its window holds prompt and completion."""
     weights = OmegaConf.select(cfg, "model.weights")
-    if isinstance(weights, str) and weights not in WEIGHT_WORDS:
+    if isinstance(weights, str) and weights not in WEIGHT_WORDS and not weights.startswith(STAGE_MARK):
         hint = did_you_mean(weights, WEIGHT_WORDS, "model.weights={}")
         _check_folder(
             cfg, "model.weights", Path(weights), f"give a folder or one of: {listing(WEIGHT_WORDS)}.{hint}"
@@ -266,6 +275,7 @@ def _target_nodes(node: object, path: str = "") -> Iterator[tuple[str, dict[str,
 RULES: tuple[Callable[[DictConfig], None], ...] = (
     check_numbers,
     check_choices,
+    check_stages,
     check_targets,
     check_group_size,
     check_accumulation,
@@ -274,5 +284,6 @@ RULES: tuple[Callable[[DictConfig], None], ...] = (
     check_task,
     check_model,
     check_checkpoints,
+    check_engine,
 )
 """The rules in the order in which they are applied; later ones rely on what earlier ones made sure of."""

@@ -60,19 +60,29 @@ def main(
     Returns:
         The exit status: 0, 2 for a mistake in the settings, 1 if one of several runs failed, 130 for Ctrl-C.
     """
+    return guarded(lambda: _do(config, run, usage, sys.argv[1:] if argv is None else argv))
+
+
+def _do(config: Path, run: Callable[[DictConfig], object], usage: str, argv: Sequence[str]) -> int:
+    arguments = _read(argv)
+    catalogue = Catalogue(config.parent, config.stem, arguments.config_dir)
+    if arguments.help:
+        print(help_text(catalogue, usage))
+        return 0
+    if arguments.cfg:
+        cfg = _composed(catalogue, arguments.overrides)
+        print(OmegaConf.to_yaml(cfg, resolve=arguments.cfg == "resolved"), end="")
+        return 0
+    if arguments.multirun:
+        return _run_each(catalogue, arguments)
+    _start(run, *_prepare(catalogue, arguments.overrides, os.environ))
+    return 0
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit status of `work`; mistakes in the settings are said in one line, without a traceback."""
     try:
-        arguments = _read(sys.argv[1:] if argv is None else argv)
-        catalogue = Catalogue(config.parent, config.stem, arguments.config_dir)
-        if arguments.help:
-            print(help_text(catalogue, usage))
-            return 0
-        if arguments.cfg:
-            cfg = _composed(catalogue, arguments.overrides)
-            print(OmegaConf.to_yaml(cfg, resolve=arguments.cfg == "resolved"), end="")
-            return 0
-        if arguments.multirun:
-            return _run_each(catalogue, arguments)
-        _start(run, *_prepare(catalogue, arguments.overrides, os.environ))
+        return work()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -86,7 +96,6 @@ def main(
         place = str(error).rpartition("full_key: ")[2].splitlines()[0]
         print(f"error: {place}: {error.__cause__}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _start(run: Callable[[DictConfig], object], cfg: DictConfig, undo: Callable[[], None]) -> None:
@@ -129,7 +138,7 @@ def _prepare(
     cfg = _composed(catalogue, overrides)
     check(cfg)
     _check_launcher(cfg, environment)
-    undo = _nothing if _is_follower(environment) else _record(cfg, overrides)
+    undo = _nothing if is_follower(environment) else _record(cfg, overrides)
     os.environ[CONFIG_VARIABLE] = str((Path(cfg.paths.run_dir) / folder.CONFIG_FILE).resolve())
     return cfg, undo
 
@@ -153,7 +162,7 @@ def _nothing() -> None:
     """Take nothing back."""
 
 
-def _is_follower(environment: Mapping[str, str]) -> bool:
+def is_follower(environment: Mapping[str, str]) -> bool:
     """Whether an outside launcher (torchrun, Slurm) started this process as another than the first."""
     return any(
         int(environment.get(name, "0")) > 0 for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK")
@@ -161,7 +170,7 @@ def _is_follower(environment: Mapping[str, str]) -> bool:
 
 
 def _check_launcher(cfg: DictConfig, environment: Mapping[str, str]) -> None:
-    together = int(environment.get("WORLD_SIZE", "1")) > 1 or _is_follower(environment)
+    together = int(environment.get("WORLD_SIZE", "1")) > 1 or is_follower(environment)
     if together and OmegaConf.select(cfg, "paths.run_dir") is None:
         raise ConfigError(
             "paths.run_dir must be given when torchrun or Slurm starts the processes, so that all of them "

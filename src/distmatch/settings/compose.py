@@ -53,7 +53,9 @@ class Catalogue:
     def groups(self) -> list[str]:
         """The groups, sorted; a group that the defaults list names counts even without options."""
         roots = [root for root in (self.folder, self.extra) if root is not None]
-        found = {path.name for root in roots for path in root.iterdir() if path.is_dir()}
+        # A folder with the name of another main config has options of that command alone.
+        others = {file.stem for file in self.folder.glob("*.yaml")} - {self.name}
+        found = {path.name for root in roots for path in root.iterdir() if path.is_dir()} - others
         main = self.main()
         named = [next(iter(entry)) for entry in main.get("defaults", []) if isinstance(entry, DictConfig)]
         return sorted({*found, *(str(name).removeprefix("override ") for name in named)})

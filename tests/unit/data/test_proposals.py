@@ -1,0 +1,452 @@
+"""The stage `proposals`: what it writes, how it goes on, and that its estimates are those of enumeration."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from distmatch.data import proposal_drawing, proposals
+from distmatch.data.proposal_labels import judge, labels, overall_verdict, prompt_labels
+from distmatch.data.proposal_records import (
+    PromptRecord,
+    Trajectory,
+    log_weights,
+    read_manifest,
+    read_proposals,
+)
+from distmatch.data.proposal_scoring import answer_logprobs
+from distmatch.data.proposal_settings import plan_shards, sources
+from distmatch.metrics import log_z
+from distmatch.modules.language_model import LanguageModel
+from distmatch.rewards import score
+from distmatch.sampling.base import SamplingParams
+from distmatch.settings.errors import ConfigError
+from tests.unit.data.toy_model import EOS, WORDS, all_answers, load_toy, step_logprobs
+
+TOY = "tests.unit.data.toy_model.load_toy"
+LIMIT = 4
+
+
+def toy_config(folder: Path, **changes: object) -> DictConfig:
+    """The parts of a run's config that the stage reads, on a model whose answers can be enumerated."""
+    models = {
+        "other": {"share": 1.0, "temperature": 0.9, "top_p": 1.0, "model": {"_target_": TOY, "seed": 1}}
+    }
+    cfg = OmegaConf.create(
+        {
+            "task": {
+                "_target_": "distmatch.tasks.lab.Lab",
+                "alphabet": 2,
+                "length": 3,
+                "modes": 1,
+                "near": 2,
+                "prompts": 1,
+            },
+            "reward": {"_target_": "distmatch.rewards.NPPaper"},
+            "model": {"_target_": TOY, "seed": 0},
+            "sampler": {"_target_": "distmatch.sampling.hf.HFSampler"},
+            "data": {"temperature": 1.2, "max_tokens": LIMIT, "max_prompt_tokens": 8},
+            "module": {"micro_batch_tokens": 512},
+            "trainer": {"accelerator": "cpu"},
+            "paths": {"cache_dir": str(folder / "cache"), "run_dir": str(folder / "run")},
+            "proposals": {
+                "prompts": 5,
+                "samples": 6,
+                "prompts_per_shard": 2,
+                "seed": 0,
+                "allow_truncated_support": False,
+                "beta": 3.0,
+                "partition": "sequence",
+                "betas": [0, 3, 9],
+                "models": models,
+            },
+        }
+    )
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value, merge=False)
+    return cfg
+
+
+def shards(cfg: DictConfig) -> dict[str, str]:
+    place = proposals.proposals_folder(cfg).parent / "shards"
+    return {file.name: file.read_text(encoding="utf-8") for file in sorted(place.glob("*"))}
+
+
+def tokens(records: list[PromptRecord]) -> list[list[tuple[int, ...]]]:
+    return [[t.ids for t in record.trajectories] for record in records]
+
+
+def logs(records: list[PromptRecord]) -> torch.Tensor:
+    return torch.stack([torch.stack([r.log_ref, r.log_proposal]) for r in records])
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only draw: tables and pictures take longer than the toy's answers."""
+    monkeypatch.setattr(proposals, "report", lambda *_: {})
+
+
+quick = pytest.mark.usefixtures("without_report")
+
+
+# ---- going on ----------------------------------------------------------------------------------------------
+
+
+@quick
+def test_a_killed_run_loses_the_shard_in_work_and_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = toy_config(tmp_path / "whole")
+    proposals.run(whole)
+    for survivors in range(3):
+        cfg = toy_config(tmp_path / f"killed{survivors}")
+        with monkeypatch.context() as patch:
+            patch.setattr(proposals, "write_shard", killing(survivors))
+            with pytest.raises(KeyboardInterrupt):
+                proposals.run(cfg)
+        names = [name for name in shards(cfg) if name.endswith(".jsonl")]
+        assert len(names) == survivors, "the others are kept"
+        assert not (proposals.proposals_folder(cfg) / "manifest.json").exists()
+        proposals.run(cfg)
+        assert {k: v for k, v in shards(cfg).items() if k.endswith(".jsonl")} == shards(whole)
+
+
+def killing(survivors: int) -> object:
+    """A `write_shard` that dies half-way through the shard after so many whole ones."""
+    done = []
+    real = proposals.write_shard
+
+    def write(base: Path, rows: list[dict[str, object]]) -> Path:
+        if len(done) == survivors:
+            place = base / "shards"
+            place.mkdir(exist_ok=True)
+            (place / f"shard-{survivors:05d}.tmp").write_text(json.dumps(rows[0])[:50], encoding="utf-8")
+            raise KeyboardInterrupt
+        done.append(1)
+        return real(base, rows)
+
+    return write
+
+
+def test_a_repeated_run_draws_nothing_and_gives_the_same_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = proposals.run(toy_config(tmp_path))
+    monkeypatch.setattr(proposals, "Drawing", None)
+    again = proposals.run(toy_config(tmp_path))
+    assert again == pytest.approx(first, nan_ok=True)
+
+
+@quick
+@pytest.mark.parametrize(
+    "larger", [{"proposals__prompts": 9}, {"proposals__samples": 16}, {"proposals__samples": 7}]
+)
+def test_extending_gives_what_one_longer_run_gives(tmp_path: Path, larger: dict[str, int]) -> None:
+    small = toy_config(tmp_path / "grown")
+    proposals.run(small)
+    before, kept = read_proposals(proposals.proposals_folder(small)), shards(small)
+    grown, whole = toy_config(tmp_path / "grown", **larger), toy_config(tmp_path / "whole", **larger)
+    for cfg in (grown, whole):
+        proposals.run(cfg)
+    assert {name: shards(grown)[name] for name in kept} == kept, "shards are only added"
+    one, other = (read_proposals(proposals.proposals_folder(cfg)) for cfg in (grown, whole))
+    assert tokens(one) == tokens(other)
+    assert torch.allclose(logs(one), logs(other), atol=1e-5)
+    assert read_proposals(proposals.proposals_folder(small)) == before, "a smaller result stays what it was"
+
+
+def test_the_folder_does_not_depend_on_how_much_nor_on_what_for(tmp_path: Path) -> None:
+    base = proposals.proposals_folder(toy_config(tmp_path)).parent
+    same = {"prompts": 99, "samples": 50, "prompts_per_shard": 9, "beta": 1.0, "partition": "token_mean"}
+    for key, value in same.items():
+        assert proposals.proposals_folder(toy_config(tmp_path, **{f"proposals__{key}": value})).parent == base
+    other = {
+        "proposals__seed": 1,
+        "data__temperature": 1.0,
+        "reward": {"_target_": "distmatch.rewards.Binary"},
+        "model__seed": 7,
+        "proposals__models__other__temperature": 1.0,
+        "proposals__models__other__model__seed": 7,
+        "task__seed": 1,
+    }
+    for key, value in other.items():
+        assert proposals.proposals_folder(toy_config(tmp_path, **{key: value})).parent != base, key
+
+
+@quick
+def test_shards_of_other_weights_are_not_extended(tmp_path: Path) -> None:
+    cfg = toy_config(tmp_path)
+    proposals.run(cfg)
+    file = proposals.proposals_folder(cfg).parent / "manifest.json"
+    manifest = json.loads(file.read_text(encoding="utf-8"))
+    manifest["models"]["other"]["weights_hash"] = "0" * 64
+    file.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(ConfigError, match="models="):
+        proposals.run(toy_config(tmp_path, proposals__samples=8))
+
+
+def test_the_plan_has_what_is_missing_and_nothing_else() -> None:
+    assert plan_shards({}, 5, 8, 2) == [([0, 1], 0), ([2, 3], 0), ([4], 0)]
+    assert plan_shards({0: 8, 1: 8, 2: 4, 3: 4}, 5, 8, 4) == [([2, 3], 4), ([4], 0)]
+    assert plan_shards({0: 8, 1: 4, 2: 8, 3: 4}, 4, 8, 4) == [([1], 4), ([3], 4)]
+    assert plan_shards({0: 8}, 1, 8, 4) == []
+
+
+def test_proposals_take_turns_by_their_shares() -> None:
+    assert sources([1, 1], 6) == [0, 1, 0, 1, 0, 1]
+    assert sources([3, 1], 8).count(0) == 6
+    assert sources([3, 1], 40)[:8] == sources([3, 1], 8), "a prefix stays when N grows"
+
+
+# ---- the numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[tuple[int, ...]]:
+    return all_answers(LIMIT)
+
+
+def enumerated(
+    policy: LanguageModel, prompt: tuple[int, ...], answers: list[tuple[int, ...]], temperature: float
+) -> torch.Tensor:
+    """Log-probability of every answer, (S,), and a check that they are a distribution."""
+    logp = (step_logprobs(policy, prompt, answers) / temperature).log_softmax(dim=-1)
+    total = torch.stack([row[range(len(a)), list(a)].sum() for row, a in zip(logp, answers, strict=True)])
+    assert float(total.exp().sum()) == pytest.approx(1, abs=1e-5)
+    return total
+
+
+@quick
+def test_stored_log_probabilities_are_those_of_plain_forward_passes(tmp_path: Path) -> None:
+    cfg = toy_config(tmp_path, proposals__prompts=1, proposals__samples=40)
+    proposals.run(cfg)
+    (record,) = read_proposals(proposals.proposals_folder(cfg))
+    ids = [t.ids for t in record.trajectories]
+    for policy, temperature, stored in (
+        (load_toy(0), 1.2, record.log_ref),
+        (load_toy(1), 0.9, record.log_proposal),
+    ):
+        logp = (step_logprobs(policy, record.prompt_ids, ids) / temperature).log_softmax(dim=-1)
+        expected = [float(row[range(len(a)), list(a)].sum()) for row, a in zip(logp, ids, strict=True)]
+        assert stored.tolist() == pytest.approx(expected, abs=1e-5)
+    ends = [t.ids[-1] == EOS for t in record.trajectories]
+    assert [t.finished for t in record.trajectories] == ends and not all(ends) and any(ends)
+    assert all(len(t.ids) == t.length for t in record.trajectories)
+
+
+@quick
+@pytest.mark.parametrize("kind", ["alone", "mixed", "truncated and mixed"])
+def test_the_estimate_is_the_enumerated_log_z(
+    tmp_path: Path, answers: list[tuple[int, ...]], kind: str
+) -> None:
+    """Other weights, another temperature, answers cut at the limit, without and with a second proposal."""
+    cfg = toy_config(tmp_path, proposals__prompts=24, proposals__samples=400)
+    if kind == "truncated and mixed":
+        cfg.proposals.models.other.top_p = 0.8  # allowed: the reference, which keeps all, is mixed in
+    if kind != "alone":
+        reference = {"share": 0.5, "temperature": 1.2, "top_p": 1.0, "model": None}
+        OmegaConf.update(cfg, "proposals.models.reference", reference, force_add=True)
+    proposals.run(cfg)
+    made = labels(proposals.proposals_folder(cfg), 3.0, "sequence")
+    exact = exact_log_z(cfg, answers, list(made[0].prompt_ids))
+    ratios = torch.tensor([label.log_z - exact for label in made], dtype=torch.float64).exp()
+    error = float(ratios.std()) / math.sqrt(len(ratios))
+    assert abs(float(ratios.mean()) - 1) < 3 * error < 0.15
+    assert sum(label.coverage for label in made) / len(made) == pytest.approx(1, abs=0.1)
+
+
+def exact_log_z(
+    cfg: DictConfig, answers: list[tuple[int, ...]], prompt: list[int], kept: torch.Tensor | None = None
+) -> float:
+    policy, task = load_toy(0), instantiate(cfg.task)
+    reward, instance = instantiate(cfg.reward), task.instance("train", 0)
+    tilt = torch.tensor([3.0 * score(task, instance, policy.decode(a), reward).reward for a in answers])
+    terms = enumerated(policy, tuple(prompt), answers, 1.2) + tilt
+    return float((terms if kept is None else terms[kept]).logsumexp(dim=0))
+
+
+@quick
+def test_a_nucleus_covers_its_own_part_of_the_language(
+    tmp_path: Path, answers: list[tuple[int, ...]]
+) -> None:
+    cfg = toy_config(
+        tmp_path,
+        proposals__prompts=4,
+        proposals__samples=600,
+        proposals__models__other__top_p=0.8,
+        proposals__allow_truncated_support=True,
+    )
+    proposals.run(cfg)
+    folder = proposals.proposals_folder(cfg)
+    assert "lower bound" in read_manifest(folder)["support"]
+    made = labels(folder, 3.0, "sequence")
+    kept = in_nucleus(load_toy(1), made[0].prompt_ids, answers, temperature=0.9, top_p=0.8)
+    assert 0 < int(kept.sum()) < len(answers)
+    part, whole = (
+        exact_log_z(cfg, answers, list(made[0].prompt_ids), k) for k in (kept, torch.ones_like(kept))
+    )
+    assert part < whole - 0.1
+    for label in made:
+        assert abs(label.log_z - part) < max(4 * math.sqrt(label.variance), 1e-6)
+
+
+def in_nucleus(
+    policy: LanguageModel,
+    prompt: tuple[int, ...],
+    answers: list[tuple[int, ...]],
+    *,
+    temperature: float,
+    top_p: float,
+) -> torch.Tensor:
+    """Which answers have only tokens before which, in falling order, less than `top_p` of the mass lies."""
+    p = (step_logprobs(policy, prompt, answers) / temperature).softmax(dim=-1)
+    kept = []
+    for row, answer in zip(p, answers, strict=True):
+        heavier = [float(row[t][row[t] > row[t, token]].sum()) for t, token in enumerate(answer)]
+        kept.append(all(mass < top_p for mass in heavier))
+    return torch.tensor(kept)
+
+
+def test_scoring_shares_the_prompt_and_changes_nothing() -> None:
+    policy, prompt = load_toy(2), [1, 6, 7]
+    ids = torch.tensor([[4, 5, 4, EOS], [EOS, 0, 0, 0], [5, 5, EOS, 0], [4, 4, 4, 4], [5, EOS, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    rows = len(ids)
+    heads = torch.tensor([prompt] * rows)
+    expected = policy(heads, torch.ones_like(heads).bool(), ids, mask, temperature=0.7).logprobs
+    for side_by_side in (1, 2, 512):
+        found = answer_logprobs(policy, prompt, ids, mask, SamplingParams(1, 4, 0.7), side_by_side)
+        assert torch.allclose(found, expected.double(), atol=1e-5)
+    single = answer_logprobs(policy, prompt, ids[:, :1], mask[:, :1], SamplingParams(1, 4, 0.7))
+    assert torch.allclose(single, expected[:, :1].double(), atol=1e-5)
+
+
+def test_the_balance_heuristic_is_the_mixture_by_counts() -> None:
+    logp = [(-1.0, -3.0), (-2.0, -0.5), (-4.0, -math.inf), (-1.5, -2.5)]
+    trajectories = tuple(
+        Trajectory((1,), True, -1.0, pair, 0.0, 1, "", source)
+        for pair, source in zip(logp, (0, 0, 0, 1), strict=True)
+    )
+    record = PromptRecord(0, "train", 0, "x", (1,), trajectories)
+    expected = [math.log(0.75 * math.exp(a) + 0.25 * math.exp(b)) for a, b in logp]
+    assert record.log_proposal.tolist() == pytest.approx(expected)
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"proposals__models__other__top_p": 0.9}, "Mix in a proposal with top_p=1"),
+        ({"proposals__models__other__share": 0.0}, "share=0.0 must be above 0"),
+        ({"proposals__models__other__temperature": 0.0}, "models.other: temperature must be above 0"),
+        ({"proposals__betas": [1, "a"]}, "must be numbers of at least 0"),
+        ({"proposals__models": {}}, "proposals.models is empty"),
+        ({"proposals__samples": 1}, "samples=1 must be at least 2"),
+        ({"data__max_prompt_tokens": 13}, "window of 16 tokens"),
+        ({"data__max_prompt_tokens": 1}, "over data.max_prompt_tokens=1"),
+        ({"proposals__models__other__model__words": [*WORDS[:-1], "1"]}, "another vocabulary"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    cfg = toy_config(tmp_path)
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value, merge=False, force_add=True)
+    with pytest.raises(ConfigError, match=message):
+        proposals.run(cfg)
+
+
+def test_a_sampler_that_draws_from_something_else_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = proposal_drawing.answer_logprobs
+
+    def at_another_temperature(policy, prompt, ids, mask, params, rows):  # type: ignore[no-untyped-def]
+        return real(policy, prompt, ids, mask, SamplingParams(1, LIMIT, 2 * params.temperature), rows)
+
+    monkeypatch.setattr(proposal_drawing, "answer_logprobs", at_another_temperature)
+    with pytest.raises(RuntimeError, match="nats a token"):
+        proposals.run(toy_config(tmp_path))
+
+
+def test_a_folder_without_proposals_and_an_unknown_partition_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stage=proposals"):
+        read_proposals(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"kind": "log_z"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="kind 'log_z'"):
+        read_proposals(tmp_path)
+    with pytest.raises(ConfigError, match="Did you mean token_mean"):
+        log_weights(PromptRecord(0, "train", 0, "x", (1,), ()), 1.0, "token_means")  # type: ignore[arg-type]
+
+
+# ---- verdicts and what is left behind ----------------------------------------------------------------------
+
+
+def weights(spread: float, count: int = 256) -> torch.Tensor:
+    return spread * torch.randn(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_verdicts_tell_the_causes_apart() -> None:
+    even, wild = weights(0.3), weights(5.0)
+    assert judge(even, even) == "usable"
+    assert judge(even, wild) == "usable", "a strong proposal need not look like the reference"
+    assert judge(wild, wild) == "weak proposal"
+    assert judge(wild, even) == "tilt too strong"
+    assert judge(even[:16], even[:16]) == "weak proposal", "sixteen samples are not enough of anything"
+
+
+@quick
+def test_a_weak_proposal_and_a_strong_tilt_are_called_so(tmp_path: Path) -> None:
+    cold = {"proposals__models__other__temperature": 0.15, "proposals__samples": 64}
+    cfg = toy_config(tmp_path, **cold)
+    proposals.run(cfg)
+    made = labels(proposals.proposals_folder(cfg), 3.0, "sequence")
+    assert overall_verdict(made)[0] == "weak proposal"
+    assert sum(label.coverage for label in made) / len(made) < 0.7
+    same = {"share": 1.0, "temperature": 1.2, "top_p": 1.0, "model": None}
+    cfg = toy_config(tmp_path, proposals__models__other=same, proposals__samples=256)
+    cfg.task.update({"length": 1, "near": 0})  # one good answer that the reference writes once in some sixty
+    proposals.run(cfg)
+    records = read_proposals(proposals.proposals_folder(cfg))
+    assert overall_verdict(prompt_labels(records, 0.0, "sequence"))[0] == "usable"
+    verdict, sentence = overall_verdict(prompt_labels(records, 60.0, "sequence"))
+    assert verdict == "tilt too strong" and "lower beta" in sentence
+
+
+def test_a_run_leaves_diagnostics_picture_and_events(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = toy_config(tmp_path, proposals__partition="token_mean_fixed_point", proposals__samples=32)
+    figures = proposals.run(cfg)
+    run = tmp_path / "run"
+    content = json.loads((run / "diagnostics.json").read_text(encoding="utf-8"))
+    assert "token_mean_fixed_point" in content["title"] and "beta = 3" in content["title"]
+    assert content["title"] in capsys.readouterr().out.replace("\n", " ")
+    assert len(content["prompts"]) == 5 and [row["beta"] for row in content["scan"]] == [0, 3, 9]
+    assert [row["samples"] for row in content["variance_against_samples"]] == [4, 8, 16, 32]
+    assert (run / "diagnostics.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run / "tensorboard").glob("events*"))
+    assert figures["proposals/usable"] == content["overall"]["usable"]
+    file = proposals.proposals_folder(cfg) / "labels-3-token_mean_fixed_point.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    (again, *_) = prompt_labels(read_proposals(file.parent), 3.0, "token_mean_fixed_point")
+    assert rows[0]["log_z"] == again.log_z and rows[0]["prompt_ids"] == list(again.prompt_ids)
+
+
+def test_the_scan_and_the_label_are_of_the_same_weights(tmp_path: Path) -> None:
+    cfg = toy_config(tmp_path, proposals__samples=32)
+    proposals.run(cfg)
+    content = json.loads((tmp_path / "run" / "diagnostics.json").read_text(encoding="utf-8"))
+    at_three = next(row for row in content["scan"] if row["beta"] == 3)
+    records = read_proposals(proposals.proposals_folder(cfg))
+    shares = [float(log_z.effective_sample_size(log_weights(r, 3.0, "sequence"))) / 32 for r in records]
+    assert at_three["ess_share"] == pytest.approx(sorted(shares)[2])
