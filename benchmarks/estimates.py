@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.runs import number
+from distmatch.study.comparison.report import number
 
 Array = np.ndarray
 RESAMPLES = 2000

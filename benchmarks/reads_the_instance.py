@@ -68,11 +68,12 @@ from benchmarks.answers import (
     score,
 )
 from benchmarks.estimates import RESAMPLES, UNKNOWN, Estimate, estimate
-from benchmarks.runs import Run, by_algo, markdown, number, read_runs, write_json
+from benchmarks.runs import Run, by_algo, read_runs, write_json
 from distmatch.modules.tiny import load_tiny
 from distmatch.run import quiet
 from distmatch.sampling.base import SamplingParams
 from distmatch.settings.compose import Catalogue, compose
+from distmatch.study.comparison.report import markdown, number
 
 Array = np.ndarray
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"

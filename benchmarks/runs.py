@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: reading a finished run's folder, and tables."""
+"""What the benchmark scripts share: reading finished runs, and writing figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
-COMPARABLE = ("task", "reward", "model", "sampler", "data", "module", "trainer")
-"""Sections of a config that runs must share before their figures say something about algorithms."""
+from distmatch.study.comparison.existing import differing, settings
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if twice:
         sys.exit(f"error: more than one run is called {', '.join(twice)}; give one folder for each seed")
     for run in runs[1:]:
-        for key, (first, other) in differences(runs[0], run).items():
-            print(
-                f"warning: {key} is {first!r} in {runs[0].label} and {other!r} in {run.label}",
-                file=sys.stderr,
-            )
+        first, other = (settings(OmegaConf.create(dict(one.config))) for one in (runs[0], run))
+        for key in differing(first, other):
+            if not key.startswith(("algo.", "choices.")):
+                print(
+                    f"warning: {key} is {first.get(key)!r} in {runs[0].label} and {other.get(key)!r} in "
+                    f"{run.label}",
+                    file=sys.stderr,
+                )
     return runs
-
-
-def differences(one: Run, other: Run) -> dict[str, tuple[Any, Any]]:
-    """Settings other than algorithm, seed and places that two runs do not share, by their full keys."""
-    left, right = ({key: run.config.get(key) for key in COMPARABLE} for run in (one, other))
-    flat_left, flat_right = _flat(left), _flat(right)
-    keys = [key for key in {**flat_left, **flat_right} if flat_left.get(key) != flat_right.get(key)]
-    return {key: (flat_left.get(key), flat_right.get(key)) for key in keys}
 
 
 def by_algo(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -90,31 +85,10 @@ def by_algo(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return found
 
 
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A rounded number with a true minus sign; a dash for what does not exist."""
-    if math.isnan(value):
-        return "–"
-    text = f"{value:.{digits}f}"
-    return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"
-
-
 def write_json(file: Path, report: Mapping[str, Any]) -> None:
     """Write a report; figures that do not exist become null."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(_without_nan(report), indent=1) + "\n", encoding="utf-8")
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(node, Mapping):
-        return {prefix: node}
-    parts = [_flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in node.items()]
-    return {key: value for part in parts for key, value in part.items()}
 
 
 def _without_nan(node: Any) -> Any:

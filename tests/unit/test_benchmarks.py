@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import answers, run_seeds, side_by_side
+from benchmarks import answers, run_seeds
 from benchmarks import reads_the_instance as reads
 from benchmarks.estimates import estimate
-from benchmarks.runs import number, read_runs
+from benchmarks.runs import read_run, read_runs
 from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
 from distmatch.sampling.hf import HFSampler
+from distmatch.settings.compose import Catalogue
+from distmatch.study.comparison.plan import make_plan
+from distmatch.study.comparison.report import number
+from distmatch.study.comparison.request import read_request
 from distmatch.tasks.mixture import Mixture
 from distmatch.tasks.np.graph_coloring import GraphColoring
 from distmatch.tasks.np.knapsack import Knapsack
@@ -125,26 +128,6 @@ def plant_run(folder: Path, algo: str, seed: int, end: float, lr: float = 1e-3) 
     return where
 
 
-def test_side_by_side_pairs_seeds(tmp_path: Path, capsys):
-    ends = {("dmpo", 0): 0.75, ("dmpo", 1): 0.5, ("grpo", 0): 0.5, ("grpo", 1): 0.625, ("grpo", 2): 0.9}
-    folders = [plant_run(tmp_path, algo, seed, end) for (algo, seed), end in ends.items()]
-    random.Random(0).shuffle(folders)
-    side_by_side.main([*map(str, folders), "--out", str(tmp_path / "out.json")])
-    printed = capsys.readouterr()
-    report = json.loads((tmp_path / "out.json").read_text())
-    assert report["k"] == 16
-    assert report["differences"]["0"]["best"] == 0.25
-    assert report["differences"]["1"]["best"] == -0.125
-    assert list(report["differences"]) == ["0", "1"]
-    assert report["means"]["dmpo"]["success_rate"] == 0.625
-    table = printed.out.strip().splitlines()
-    assert len({line.count("|") for line in table}) == 1
-    assert "| dmpo | 0 | 0.250 → 0.750 |" in printed.out
-    assert "| **dmpo** | mean (min, max) | 0.250 → 0.625 (0.500, 0.750) |" in printed.out
-    assert "| **dmpo − grpo** | mean (min, max) | 0.062 (−0.125, 0.250) |" in printed.out
-    assert not printed.err
-
-
 def test_what_is_not_comparable_is_said(tmp_path: Path, capsys):
     one, other = plant_run(tmp_path, "dmpo", 0, 0.5), plant_run(tmp_path, "grpo", 0, 0.5, lr=1e-4)
     runs = read_runs([one, other])
@@ -157,13 +140,26 @@ def test_what_is_not_comparable_is_said(tmp_path: Path, capsys):
         read_runs([one])
 
 
-def test_run_seeds_repeats_nothing_and_mixes_nothing(tmp_path: Path, capsys):
-    run = plant_run(tmp_path, "dmpo", 0, 0.5)
-    (run / "overrides.yaml").write_text(f"- algo=dmpo\n- paths.run_dir={run}\n")
-    run_seeds.train(run, ["algo=dmpo"])
-    assert "is finished" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="other settings"):
-        run_seeds.train(run, ["algo=dmpo", "module.lr=1"])
+def test_run_seeds_compares_and_then_asks_whether_the_runs_read(tmp_path: Path, monkeypatch):
+    """What it takes is planned by compare.py, and the folders that it reads are those of that plan."""
+    asked, read = [], []
+    monkeypatch.setattr(run_seeds.compare, "main", lambda config, usage, argv: asked.extend(argv) or 0)
+    monkeypatch.setattr(run_seeds.reads_the_instance, "main", read.extend)
+    monkeypatch.setattr(run_seeds, "read_runs", lambda folders: [read_run(plant_run(tmp_path, "dmpo", 9, 1))])
+    folder = tmp_path / "a folder"
+    run_seeds.main([str(folder), "--algos", "dmpo,gspo", "--seeds", "3,4", "threads=1", "jobs=2"])
+    configs = Path(run_seeds.CONFIG).parent
+    plan = make_plan(read_request(Catalogue(configs, "compare"), asked), Catalogue(configs, "train"))
+    assert plan.baseline == "gspo" and plan.request.jobs == 2 and plan.cells[0].cfg.threads == 1
+    assert read[:5] == ["shipped", *(str(cell.run) for cell in plan.cells)]
+    assert read[-1] == str(folder / "reads_the_instance.json")
+
+
+def test_run_seeds_stops_where_a_cell_failed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(run_seeds.compare, "main", lambda config, usage, argv: 1)
+    with pytest.raises(SystemExit) as stop:
+        run_seeds.main([str(tmp_path)])
+    assert stop.value.code == 1
 
 
 def test_numbers_are_written_as_in_print():

@@ -1,0 +1,1 @@
+"""Comparing runs that differ in one thing: plan, cells, one evaluation for all, statistics, report."""
