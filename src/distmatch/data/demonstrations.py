@@ -1,7 +1,9 @@
-"""Supervised data that tasks make of themselves: prompts with mediocre demonstrations, for the warm start."""
+"""Supervised data that tasks make of themselves: prompts with demonstrations, for the warm start."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from distmatch.modules.language_model import LanguageModel
-from distmatch.tasks.base import Task, instance_rng
+from distmatch.tasks.base import Instance, Task, instance_rng
 
 STREAM = 10**15
 """Demonstrations are of training instances from here on, far from any that a training run meets."""
@@ -43,14 +45,24 @@ class Demonstrations(Dataset[DemonstrationBatch]):
         batch_size: B.
         steps: Number of batches.
         seed: Of the stream; far from any training run's stream of prompts.
+        best_of: Demonstrations that are drawn for every instance; the best one is kept. 1 keeps them
+            mediocre.
+
+    Raises:
+        ValueError: `best_of` is below 1.
     """
 
-    def __init__(self, task: Task, policy: LanguageModel, batch_size: int, steps: int, seed: int) -> None:
+    def __init__(
+        self, task: Task, policy: LanguageModel, batch_size: int, steps: int, seed: int, best_of: int = 1
+    ) -> None:
+        if best_of < 1:
+            raise ValueError(f"warm_start.best_of={best_of} must be at least 1")
         self._task = task
         self._policy = policy
         self._batch_size = batch_size
         self._steps = steps
         self._seed = seed
+        self._best_of = best_of
 
     def __len__(self) -> int:
         return self._steps
@@ -65,9 +77,20 @@ class Demonstrations(Dataset[DemonstrationBatch]):
         instance = self._task.instance("train", index)
         rng = instance_rng("demonstration", self._seed, index)
         prompt = self._policy.encode(self._task.render(instance, self._policy.style))
-        text = self._task.demonstrate(instance, rng)
+        text = best_demonstration(self._task, instance, rng, self._best_of)
         answer = self._policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         return prompt, [*answer, self._policy.tokenizer.eos_token_id]
+
+
+def best_demonstration(task: Task, instance: Instance, rng: random.Random, count: int) -> str:
+    """The best of `count` demonstrations, by feasibility and then by value; the first of equals."""
+    texts = [task.demonstrate(instance, rng) for _ in range(count)]
+    if count == 1:
+        return texts[0]
+    sign = 1 if task.problem(instance).sense == "max" else -1
+    values = [task.verify(instance, text).value for text in texts]
+    worth = [-math.inf if value is None else sign * value for value in values]
+    return texts[worth.index(max(worth))]
 
 
 def collate(rows: Sequence[tuple[list[int], list[int]]]) -> DemonstrationBatch:

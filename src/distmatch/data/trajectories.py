@@ -6,6 +6,8 @@ Two kinds of folder are read. A run's has `config.yaml` and `rollouts.jsonl` (wi
 
     {"split": "train", "address": 7, "instance": "...", "prompt_ids": [...],
      "trajectories": [{"ids": [...], "finished": true, "reward": 1.1, "text": "..."}, ...]}
+
+A folder `<prompts>x<samples>` beside such shards stands for exactly so many of them: what one run asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from distmatch.data.proposal_records import SHARDS, read_proposals
 from distmatch.data.rollouts import STREAM
 from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import Split
@@ -57,6 +60,9 @@ def read_records(folder: Path) -> Iterator[Record]:
     """
     if not folder.is_dir():
         raise ConfigError(f"data.path={folder}: there is no such folder")
+    if (folder / "manifest.json").is_file() and (folder.parent / SHARDS).is_dir():
+        yield from _from_proposals(folder)
+        return
     if (folder / "manifest.json").is_file():
         files, read = sorted(folder.glob("shards/*.jsonl")), _from_shard
     else:
@@ -73,6 +79,22 @@ def read_records(folder: Path) -> Iterator[Record]:
                 yield from read(place, line, seed)
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(f"{place} is no trajectory: {type(error).__name__} {error}") from error
+
+
+def _from_proposals(folder: Path) -> Iterator[Record]:
+    for prompt in read_proposals(folder):
+        for trajectory in prompt.trajectories:
+            yield Record(
+                place=f"{folder}, prompt {prompt.index},",
+                split=cast(Split, prompt.split),
+                index=prompt.address,
+                instance=prompt.instance,
+                text=trajectory.text,
+                reward=trajectory.reward,
+                finished=trajectory.finished,
+                ids=trajectory.ids,
+                prompt_ids=prompt.prompt_ids,
+            )
 
 
 def _from_run(place: str, line: dict[str, Any], seed: int) -> Iterator[Record]:

@@ -1,7 +1,9 @@
-"""The stage `warm_start`: a tiny model learns to read a task's instances from mediocre demonstrations.
+"""The stage `warm_start`: a tiny model learns to read a task's instances from demonstrations.
 
 Its result is an ordinary model folder with a manifest, kept under a hash of all that it depends on. The
-checkpoint that the default settings give is shipped with the package.
+checkpoint that the default settings give is shipped with the package. With `warm_start.start` and
+`warm_start.best_of` it goes on from given weights with better demonstrations: so a stronger model is made,
+from which DISA draws its proposals (`warm_start=strong`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from distmatch.data.demonstrations import DemonstrationDataModule, Demonstration
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.supervised import SupervisedModule
+from distmatch.modules.tiny import shipped_folder
+from distmatch.settings.errors import ConfigError
 from distmatch.tasks.base import Task
 
 MANIFEST = "manifest.json"
@@ -35,7 +39,7 @@ def warm_start(cfg: DictConfig) -> dict[str, float]:
         Its held-out figures.
     """
     settings = dependencies(cfg)
-    folder = Path(cfg.paths.cache_dir) / f"warm_start-{settings_hash(settings)}"
+    folder = warm_start_folder(cfg)
     if not (folder / MANIFEST).exists():
         _make(cfg, settings, folder)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -47,12 +51,54 @@ def warm_start(cfg: DictConfig) -> dict[str, float]:
     return {f"val/{name}": value for name, value in figures.items()}
 
 
+def warm_start_folder(cfg: DictConfig) -> Path:
+    """Where the result of these settings lies, or will lie."""
+    return Path(cfg.paths.cache_dir) / f"warm_start-{settings_hash(dependencies(cfg))}"
+
+
 def dependencies(cfg: DictConfig) -> dict[str, Any]:
-    """The settings that decide the result."""
+    """The settings that decide the result; weights to start from count by their content, not their place.
+
+    Raises:
+        ConfigError: The model is not one that is warm-started.
+    """
+    if "weights" not in cfg.model:
+        raise ConfigError(
+            f"model._target_={cfg.model._target_} is not warm-started: that is for model=tiny. For DISA name "
+            "a proposal of your own, a model node under proposals.models.strong.model"
+        )
     nodes = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("task", "model", "warm_start")}
+    knobs = nodes["warm_start"]
     nodes["model"] |= {"weights": "random", "seed": cfg.warm_start.seed}
-    nodes["warm_start"].pop("workers")
+    knobs.pop("workers")
+    if knobs["best_of"] == 1:
+        knobs.pop("best_of")  # as before this setting existed, like the next
+    start = knobs.pop("start")
+    if start is not None:
+        nodes["model"]["weights"] = content_hash(model_folder(start))
     return nodes
+
+
+def model_folder(weights: str) -> Path:
+    """The folder that `shipped`, or a path, names."""
+    return shipped_folder() if weights == "shipped" else Path(weights).expanduser()
+
+
+def content_hash(folder: Path) -> str:
+    """Hex digest of the weight files in a model folder.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"there are no weights (*.safetensors) in {folder}; name a model folder")
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(file.name.encode())
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 def settings_hash(settings: dict[str, Any]) -> str:
@@ -65,9 +111,11 @@ def _make(cfg: DictConfig, settings: dict[str, Any], folder: Path) -> None:
     knobs = cfg.warm_start
     seed_everything(int(knobs.seed), verbose=False)
     task = instantiate(settings["task"])
-    policy: LanguageModel = instantiate(settings["model"])
+    start = "random" if knobs.start is None else str(model_folder(knobs.start))
+    policy: LanguageModel = instantiate(settings["model"] | {"weights": start})
     data = DemonstrationDataModule(
-        Demonstrations(task, policy, knobs.batch_size, knobs.steps, knobs.seed), workers=knobs.workers
+        Demonstrations(task, policy, knobs.batch_size, knobs.steps, knobs.seed, knobs.best_of),
+        workers=knobs.workers,
     )
     module = SupervisedModule(policy, knobs.lr, knobs.warmup, knobs.weight_decay, knobs.betas)
     _trainer(cfg).fit(module, datamodule=data)
