@@ -17,6 +17,7 @@ from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.tiny import SPECIAL
 from distmatch.sampling.base import Sampler, SamplingParams
 from distmatch.sampling.hf import left_pad
+from tests.fake_vllm import FakeServer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ENGINES = {"vllm": "vllm"}
@@ -41,9 +42,14 @@ def cases() -> list[object]:
 
 
 @pytest.fixture(params=cases())
-def sampler(request: pytest.FixtureRequest) -> Iterator[Sampler]:
+def sampler(request: pytest.FixtureRequest, small_policy: LanguageModel, tmp_path: Path) -> Iterator[Sampler]:
+    overrides = [f"+sampler={request.param}", f"+paths.run_dir={tmp_path}"]
+    if request.param == "vllm_server":  # tests/vllm has a real one
+        server = FakeServer(small_policy)
+        request.addfinalizer(server.kill)
+        overrides.append(f'sampler.hosts=["{server.url}"]')
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        made = instantiate(compose(overrides=[f"+sampler={request.param}"]).sampler)
+        made = instantiate(compose(overrides=overrides).sampler)
     yield made
     made.close()
 

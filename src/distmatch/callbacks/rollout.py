@@ -93,7 +93,9 @@ class RolloutCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to train on rollouts of another iteration."""
+        """Refuse to train on rollouts of another iteration; start the clock of the updates."""
+        if batch_idx == 0:
+            self._update_began = time.perf_counter()
         held = trainer.datamodule.buffered_iteration()
         if held != trainer.current_epoch:
             raise RuntimeError(
@@ -119,8 +121,8 @@ class RolloutCallback(Callback):
         data.fill_validation(group_scores(self.latest_eval, data))
         self.phase = "validate"
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the sampler's resources back."""
+    def close(self) -> None:
+        """Give the sampler's resources back at the end of a run: one engine serves all its parts."""
         self._sampler.close()
         self._ready = False
 

@@ -36,7 +36,7 @@ class Loss(nn.Module, ABC):
         value_head: Applied to the policy's hidden states to give `policy.values`; None for losses without a
             critic.
         min_group_size: The smallest group that the objective is defined for.
-        target_beta: The beta at which the tilted reference, pi_ref exp(beta r) / Z, is the stated fixed point;
+        target_beta: The beta at which the tilted reference pi_ref exp(beta r) / Z is the stated fixed point;
             None for losses with another fixed point. `distmatch.check` measures whether it is reached.
     """
 

@@ -31,7 +31,9 @@ class LevelledBalanceLoss(BalanceLoss):
 
     Where it fails: a verifier that accepts a wrong answer now pays for rare wrong answers; surprisal adds up
     over tokens, so among equally good answers long ones gain most with token sums; a large level with a large
-    beta runs away from the reference before the rare answers were ever sampled, and keeps what it saw.
+    beta runs away from the reference before the rare answers were ever sampled, and keeps what it saw. In the
+    lab with 8 best of 1,024 strings it comes within 0.05 nats of its fixed point at level 0.5 and beta 3, and
+    stays far from it at beta 6, as VarGrad does not.
 
     Assumes what `BalanceLoss` does, and rewards in [0, 1] (outside, g stays at 0 or 1).
 

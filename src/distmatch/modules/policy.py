@@ -21,10 +21,11 @@ from distmatch.losses.base import Loss, check_declaration, check_needs, check_ou
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.evidence import NonFiniteError, blame, keep
 from distmatch.modules.language_model import LanguageModel, Reference
+from distmatch.modules.mismatch import LARGEST, mismatch_figures
 from distmatch.modules.optimization import Optimization
 from distmatch.modules.scoring import score
 from distmatch.modules.trained_state import check_trained, trained_names
-from distmatch.ops import flat_groups, masked_mean, where_mask
+from distmatch.ops import flat_groups, masked_mean
 from distmatch.sampling.base import SamplingParams
 from distmatch.settings.errors import ConfigError
 
@@ -169,7 +170,14 @@ class PolicyModule(LightningModule):
         check_output(self.loss, output)
         if not bool(torch.isfinite(output.loss.detach())):
             raise NonFiniteError(f"the loss is {output.loss.item()}{blame(self.policy)}{self._keep(batch)}")
-        self._log_step(batch, policy, output.loss, output.metrics)
+        figures = {"loss": output.loss.detach(), **output.metrics}
+        # Without old log-probabilities the policy's own are those of sampling time in the first update only.
+        then = batch.old_logprobs if batch.old_logprobs is not None or batch_idx else policy.logprobs
+        if then is not None and not bool(batch.sampler_logprobs.isnan().all()):  # nan: nothing was sampled
+            figures |= mismatch_figures(then, batch.sampler_logprobs, batch.completion_mask)
+        if policy.entropy is not None:
+            figures["entropy"] = masked_mean(policy.entropy.detach(), batch.completion_mask)
+        self._log_step(figures)
         return output.loss
 
     def _prepare(self, batch: RolloutBatch) -> RolloutBatch:
@@ -185,25 +193,17 @@ class PolicyModule(LightningModule):
             totals = Totals(*summed.tolist())
         return dataclasses.replace(batch, totals=totals)
 
-    def _log_step(
-        self, batch: RolloutBatch, policy: PolicyOutput, loss: Tensor, metrics: Mapping[str, Tensor | float]
-    ) -> None:
-        gap = where_mask(policy.logprobs.detach() - batch.sampler_logprobs, batch.completion_mask)
-        figures = {
-            "loss": loss.detach(),
-            "mismatch_max": gap.abs().max(),
-            "mismatch_kl": masked_mean(gap.exp() - 1 - gap, batch.completion_mask),
-            **metrics,
-        }
-        if policy.entropy is not None:
-            figures["entropy"] = masked_mean(policy.entropy.detach(), batch.completion_mask)
-        self.log_dict(
-            {f"train/{k}": torch.as_tensor(v, dtype=torch.float32) for k, v in figures.items()},
-            on_step=False,
-            on_epoch=True,
-            batch_size=1,
-            sync_dist=self._world() > 1,
-        )
+    def _log_step(self, figures: Mapping[str, Tensor | float]) -> None:
+        for name, value in figures.items():
+            self.log(
+                f"train/{name}",
+                torch.as_tensor(value, dtype=torch.float32),
+                on_step=False,
+                on_epoch=True,
+                reduce_fx="max" if name in LARGEST else "mean",
+                batch_size=1,
+                sync_dist=self._world() > 1,
+            )
 
     def on_train_batch_end(self, outputs: Any, batch: RolloutBatch, batch_idx: int) -> None:
         """Place this iteration's figures at the optimizer steps done; loggers would place them one before."""

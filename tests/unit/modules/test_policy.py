@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,49 @@ def test_tied_weights_are_saved_under_both_names(small_policy: LanguageModel) ->
     checkpoint = {"state_dict": made.state_dict()}
     made.on_save_checkpoint(checkpoint)
     assert set(checkpoint["state_dict"]) == set(made.state_dict())
+
+
+# ---- mismatch ----------------------------------------------------------------------------------------------
+
+
+def logged(made: PolicyModule, batch: RolloutBatch, batch_idx: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    made._log_step = lambda found: figures.update({k: float(v) for k, v in found.items()})
+    made.training_step(batch, batch_idx)
+    return {name: value for name, value in figures.items() if name.startswith("mismatch")}
+
+
+def test_an_engine_that_says_a_tenth_more_is_measured(small_policy: LanguageModel) -> None:
+    batch = rollouts(small_policy)
+    engine = torch.where(batch.completion_mask, batch.sampler_logprobs + 0.1, 7.0)
+    found = logged(module(small_policy), dataclasses.replace(batch, sampler_logprobs=engine), 0)
+    assert found["mismatch_max"] == pytest.approx(0.1, abs=1e-5)
+    assert found["mismatch_ratio_max"] == pytest.approx(math.exp(-0.1), abs=1e-5)
+    assert found["mismatch_kl"] == pytest.approx(math.exp(-0.1) - 1 + 0.1, abs=1e-5)
+    weights = [math.exp(-0.1 * int(length)) for length in batch.completion_mask.sum(dim=1)]
+    share = sum(weights) ** 2 / (12 * sum(w * w for w in weights))
+    assert found["mismatch_ess"] == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize("needs", [(), ("old_logprobs",)])
+def test_the_engine_is_compared_with_the_policy_that_was_synced(
+    small_policy: LanguageModel, needs: tuple[str, ...]
+) -> None:
+    """After an update the policy is another: without its old log-probabilities there is nothing to say."""
+    made = module(small_policy, Recorder(*needs))
+    made.updates_per_rollout = 2
+    batch = made.annotate(rollouts(small_policy))
+    assert logged(made, batch, 0)["mismatch_max"] < 1e-5
+    with torch.no_grad():
+        for parameter in small_policy.trainable().values():
+            parameter.mul_(1.1)
+    later = logged(made, batch, 1)
+    assert later["mismatch_max"] < 1e-5 if needs else not later
+
+
+def test_stored_trajectories_have_no_mismatch(small_policy: LanguageModel) -> None:
+    batch = rollouts(small_policy)
+    unknown = torch.full_like(batch.sampler_logprobs, torch.nan)
+    assert not logged(
+        module(small_policy, Recorder()), dataclasses.replace(batch, sampler_logprobs=unknown), 0
+    )

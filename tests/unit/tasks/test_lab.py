@@ -57,6 +57,28 @@ def test_white_space_is_ignored():
         assert (verdict.feasible, verdict.value, verdict.key, verdict.formatted) == (True, 1.0, best, True)
 
 
+def test_lengths_in_range_are_feasible():
+    lab = Lab(length=4, min_length=2)
+    instance = lab.instance("train", 0)
+    reasons = [lab.verify(instance, "a " * count).reason for count in range(1, 6)]
+    assert reasons == ["wrong length", "", "", "", "wrong length"]
+    assert lab.render(instance, "natural").text.startswith("Write 2 to 4 letters out of a b c d ")
+    assert Lab().render(instance, "natural").text.startswith("Write 5 letters out of ")
+    assert sum(1 for _ in lab.strings()) == 16 + 64 + 256
+
+
+def test_demonstrations_have_all_lengths():
+    lab, rng = Lab(alphabet=2, length=2, min_length=1, modes=1, near=1), random.Random(0)
+    counts = Counter(lab.demonstrate(lab.instance("train", 0), rng) for _ in range(6000))
+    assert set(counts) == {"a", "b", "a a", "a b", "b a", "b b"}
+    assert min(counts.values()) > 850
+
+
+def test_the_language_decides_the_landscape_too():
+    planted = [Lab(min_length=n).planted(Lab(min_length=n).instance("train", 0)) for n in (None, 5, 4)]
+    assert planted[0] == planted[1] != planted[2]
+
+
 def test_demonstrations_are_uniform():
     lab, rng = Lab(alphabet=2, length=2, modes=1, near=1), random.Random(0)
     counts = Counter(lab.demonstrate(lab.instance("train", 0), rng) for _ in range(4000))
