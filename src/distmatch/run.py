@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import platform
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,13 +30,16 @@ from distmatch.callbacks.progress import ProgressDisplay
 from distmatch.callbacks.rollout import RolloutCallback
 from distmatch.callbacks.rollout_log import RunLog
 from distmatch.callbacks.tensorboard_log import TensorBoardLog
+from distmatch.checkpoints import newest_checkpoint, read_checkpoint
 from distmatch.data.rollouts import RolloutDataModule
 from distmatch.interrupts import StopSignals
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.policy import PolicyModule
 from distmatch.modules.tiny import load_tiny
+from distmatch.sampling.failure import SamplerFailure
 from distmatch.settings.checks import check_batch_plan
 from distmatch.settings.errors import ConfigError
+from distmatch.stages import STAGES, check_anchors, prepare
 from distmatch.tasks.base import Task
 
 PACKAGES = ("torch", "transformers", "lightning", "peft", "torchmetrics")
@@ -69,23 +70,25 @@ def run(cfg: DictConfig) -> dict[str, float]:
     elif cfg.model._target_ == f"{load_tiny.__module__}.{load_tiny.__name__}":
         # A second thread gains little on a model this small, and costs much as soon as the machine is busy.
         torch.set_num_threads(1)
-    if cfg.stage == "warm_start":
-        from distmatch.data.warm_start import warm_start
-
-        return warm_start(cfg)
-    return run_policy(cfg)
+    prepare(cfg)
+    return STAGES[cfg.stage].run(cfg) if cfg.stage in STAGES else run_policy(cfg)
 
 
 def run_policy(cfg: DictConfig) -> dict[str, float]:
     """Measure the start, train, measure the end, and write what the run leaves behind.
 
     Raises:
-        SystemExit: Ctrl-C or SIGTERM came; what was said tells how to go on.
+        SystemExit: Ctrl-C or SIGTERM came, or the sampling engine died or lies; what was said tells how to go
+            on.
     """
     folder = Path(cfg.paths.run_dir)
     with StopSignals() as stop:
         try:
             return _measure_train_measure(cfg, folder, stop)
+        except SamplerFailure as error:
+            print(f"\nerror: {error}", file=sys.stderr)
+            _say_how_to_resume(folder)
+            raise SystemExit(1) from None
         except (KeyboardInterrupt, SystemExit):
             _say_how_to_resume(folder)
             raise SystemExit(stop.status) from None
@@ -97,6 +100,25 @@ def _measure_train_measure(cfg: DictConfig, folder: Path, stop: StopSignals) -> 
     saved = read_checkpoint(checkpoint) if checkpoint else None
     parts = build(cfg, purge_step=saved["global_step"] + 1 if saved else None)
     parts.trainer.callbacks.insert(0, stop)
+    try:
+        final, log = _train(cfg, parts, checkpoint, saved)
+    finally:
+        for rollout in _callbacks(parts.trainer, RolloutCallback):
+            rollout.close()
+    for board in _callbacks(parts.trainer, TensorBoardLog):
+        board.log_final(parts.trainer, OmegaConf.to_container(cfg, resolve=True), final)
+    figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
+    if parts.trainer.is_global_zero:
+        write_json(folder / "metrics.json", figures | _circumstances(log, time.time() - started))
+        for display in _callbacks(parts.trainer, ProgressDisplay):
+            display.show_end(log.start, final, folder)
+    return figures
+
+
+def _train(
+    cfg: DictConfig, parts: Parts, checkpoint: Path | None, saved: dict[str, Any] | None
+) -> tuple[dict[str, float], RunLog]:
+    """Held-out figures after training, and the log that has those from before."""
     log = next(_callbacks(parts.trainer, RunLog))
     if saved is None:
         log.start = _validate(parts)
@@ -107,15 +129,7 @@ def _measure_train_measure(cfg: DictConfig, folder: Path, stop: StopSignals) -> 
     for watcher in _callbacks(parts.trainer, ProgressDisplay, Diagnosis):
         watcher.remember_start(log.start)
     parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
-    final = log.held_out or _validate(parts)
-    for board in _callbacks(parts.trainer, TensorBoardLog):
-        board.log_final(parts.trainer, OmegaConf.to_container(cfg, resolve=True), final)
-    figures = {f"start/{k.removeprefix('val/')}": v for k, v in log.start.items()} | final
-    if parts.trainer.is_global_zero:
-        write_json(folder / "metrics.json", figures | _circumstances(log, time.time() - started))
-        for display in _callbacks(parts.trainer, ProgressDisplay):
-            display.show_end(log.start, final, folder)
-    return figures
+    return log.held_out or _validate(parts), log
 
 
 def _check_iterations(cfg: DictConfig, done: int) -> None:
@@ -155,6 +169,7 @@ def build(cfg: DictConfig, purge_step: int | None = None) -> Parts:
         rollout = RolloutCallback(instantiate(cfg.sampler), instantiate(cfg.reward))
         others: list[Callback] = [instantiate(node) for node in cfg.callbacks.values() if node]
         trainer: Trainer = make(cfg.trainer, callbacks=[rollout, *others], logger=_loggers(cfg, purge_step))
+        check_anchors(objects["loss"], cfg, policy)
     if not any(isinstance(c, RunLog) for c in others):
         raise ConfigError("callbacks.run_log=null: it writes metrics.csv and rollouts.jsonl; leave it in")
     check_batch_plan(cfg, trainer.world_size)
@@ -173,42 +188,6 @@ def _refusals_are_config_errors() -> Iterator[None]:
 def make(node: DictConfig, **objects: Any) -> Any:
     """Instantiate a node with live objects as further arguments (Hydra itself would copy them)."""
     return instantiate(node, _partial_=True)(**objects)
-
-
-# ---- checkpoints -------------------------------------------------------------------------------------------
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """The latest readable checkpoint of a run; one that a kill left half written is passed over.
-
-    Raises:
-        ConfigError: None is there.
-    """
-    files = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda f: f.stat().st_mtime, reverse=True)
-    damaged = list(itertools.takewhile(lambda file: not is_readable(file), files))
-    if len(damaged) == len(files):
-        raise ConfigError(
-            f"resume={folder}: no whole checkpoint in {folder / 'checkpoints'}; start the run anew"
-        )
-    for file in damaged:
-        print(
-            f"{file.name} is damaged (the run was killed while writing it); using the one before",
-            file=sys.stderr,
-        )
-    return files[len(damaged)]
-
-
-def is_readable(file: Path) -> bool:
-    """Whether a checkpoint is whole: torch writes zip archives, with a directory at the end and checksums."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return archive.testzip() is None
-
-
-def read_checkpoint(file: Path) -> dict[str, Any]:
-    """Tensors and plain values only: nothing in a checkpoint can run code."""
-    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def quiet() -> None:

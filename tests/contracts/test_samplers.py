@@ -183,13 +183,13 @@ def test_temperature_is_honoured(sampler: Sampler, policy: LanguageModel) -> Non
     """Colder samples are likelier under the policy itself; near zero they are its favourites."""
     ready(sampler, policy)
     likelihood = {}
-    for temperature in (0.001, 0.7, 3.0):
+    for temperature in (0.001, 0.7, 2.0):
         params = SamplingParams(n=16, max_tokens=6, temperature=temperature)
         out = sampler.sample(PROMPTS, params, seeds(48))
         likelihood[temperature] = float(own_scores(policy, PROMPTS, out)[out.mask].mean())
         if temperature == 0.001:
             assert [len({tuple(r) for r in rows(out)[i : i + 16]}) for i in (0, 16, 32)] == [1, 1, 1]
-    assert likelihood[0.001] > likelihood[0.7] + 0.1 > likelihood[3.0] + 0.2
+    assert likelihood[0.001] > likelihood[0.7] + 0.1 > likelihood[2.0] + 0.2
 
 
 def test_prompts_of_one_token_and_completions_of_one(sampler: Sampler, policy: LanguageModel) -> None:

@@ -14,10 +14,11 @@ import torch
 from omegaconf import OmegaConf
 
 from distmatch.batch import LossOutput
+from distmatch.checkpoints import newest_checkpoint
 from distmatch.losses.policy_gradient import GRPOLoss
 from distmatch.modules.evidence import NonFiniteError
 from distmatch.modules.language_model import load_language_model
-from distmatch.run import newest_checkpoint, run
+from distmatch.run import run
 from distmatch.settings import main
 from tests.runs import CPU, LAB, ROOT, SMALL, config, environment, metrics, rollouts
 

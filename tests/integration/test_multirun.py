@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from distmatch.run import newest_checkpoint, read_checkpoint
+from distmatch.checkpoints import newest_checkpoint, read_checkpoint
 from tests.runs import ROOT, SMALL, command, environment, metrics, rollouts
 
 SPY = f"""

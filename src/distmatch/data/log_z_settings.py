@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from distmatch.data.proposal_records import PARTITIONS, Partition, read_manifest
 from distmatch.data.warm_start import settings_hash
+from distmatch.losses.prompt_regressor import FEATURES
 from distmatch.settings.errors import ConfigError, did_you_mean
 
 HEAD = "RegressorLogZ"
@@ -53,7 +54,7 @@ def tilt_of(cfg: DictConfig) -> Tilt:
             "log Z is estimated for a target, and this algo has none with a regressor of it; add algo=disa"
         )
     normalize = bool(loss.length_normalize)
-    partition = cfg.log_z.partition or ("token_mean" if normalize else "sequence")
+    partition = cfg.log_z.partition or ("token_mean_fixed_point" if normalize else "sequence")
     if partition not in PARTITIONS:
         hint = did_you_mean(str(partition), PARTITIONS, "log_z.partition={}")
         raise ConfigError(f"log_z.partition={partition} must be one of: {', '.join(PARTITIONS)}.{hint}")
@@ -64,6 +65,20 @@ def tilt_of(cfg: DictConfig) -> Tilt:
             + f": choose {' or '.join(fitting)}, or set algo.length_normalize={not normalize}".lower()
         )
     return Tilt(float(loss.beta), normalize, partition)
+
+
+def check_log_z(cfg: DictConfig) -> None:
+    """Refuse settings of stage `log_z` that do not fit the loss or each other, before a stage starts.
+
+    Raises:
+        ConfigError: See `tilt_of`, and for features that there are not.
+    """
+    tilt_of(cfg)
+    unknown = [name for name in cfg.log_z.features if name not in FEATURES]
+    if unknown or not cfg.log_z.features:
+        hint = did_you_mean(str(unknown[0]), FEATURES, "log_z.features=[{}]") if unknown else ""
+        given = ",".join(map(str, cfg.log_z.features))
+        raise ConfigError(f"log_z.features=[{given}] must be some of: {', '.join(FEATURES)}.{hint}")
 
 
 def log_z_folder(cfg: DictConfig) -> Path:

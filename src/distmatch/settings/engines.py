@@ -13,6 +13,9 @@ VLLM_RANGE = ">=0.32,<0.34"
 """The vLLM versions that `sampler=vllm` supports, as in the extra `vllm` of pyproject.toml."""
 
 _VLLM_FROM, _VLLM_BELOW = (0, 32), (0, 34)
+VLLM_HIGHEST_TEMPERATURE = 2.0
+"""vLLM refuses requests with more."""
+
 _VLLM_SAMPLER = "distmatch.sampling.vllm.VLLMSampler"
 
 
@@ -25,6 +28,11 @@ def check_engine(cfg: DictConfig) -> None:
     if OmegaConf.select(cfg, "sampler._target_") != _VLLM_SAMPLER:
         return
     check_vllm(installed_vllm())
+    temperature = OmegaConf.select(cfg, "data.temperature", default=1.0)
+    if temperature > VLLM_HIGHEST_TEMPERATURE:
+        raise ConfigError(
+            f"data.temperature={temperature}: vLLM takes at most {VLLM_HIGHEST_TEMPERATURE}; use sampler=hf"
+        )
     longest = OmegaConf.select(cfg, "sampler.max_model_len")
     prompt = OmegaConf.select(cfg, "data.max_prompt_tokens", default=0)
     answer = OmegaConf.select(cfg, "data.max_tokens", default=0)
