@@ -51,7 +51,8 @@ def new_loss(name: str, root: Path) -> list[Path]:
             raise ConfigError(
                 f"{root} has no {file.parent.relative_to(root)}; run it from the project's root"
             )
-    words = {"name": name, "Class": "".join(part.capitalize() for part in name.split("_")) + "Loss"}
+    parts = name.removesuffix("_loss").split("_")
+    words = {"name": name, "Class": "".join(part.capitalize() for part in parts) + "Loss"}
     skeletons = files("distmatch") / "assets" / "new"
     for skeleton, file in targets.items():
         text = (skeletons / skeleton).read_text(encoding="utf-8")

@@ -48,6 +48,11 @@ def test_a_new_loss_passes_its_tests_and_the_contract(project: Path) -> None:
         assert done.returncode == 0
 
 
+def test_the_class_says_loss_once(project: Path) -> None:
+    written = new_loss("my_loss", project)
+    assert "class MyLoss(Loss)" in written[0].read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", ["My", "a-b", "class", "1st", "../x", ""])
 def test_bad_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lower case with underscores"):

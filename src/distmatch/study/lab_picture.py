@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,7 +18,7 @@ MARKERS = "osD^vP*Xph<>d8"
 def draw(finished: Sequence[Finished], cell: Cell, file: Path) -> None:
     """Draw and save; one colour and marker an entry, one small point a seed, lines are means over seeds."""
     entries = list(dict.fromkeys(f.entry for f in finished))
-    shades = plt.colormaps["turbo"]
+    shades = mpl.colormaps["turbo"]
     looks = {
         entry: (shades(0.04 + 0.92 * i / max(1, len(entries) - 1)), MARKERS[i % len(MARKERS)])
         for i, entry in enumerate(entries)
@@ -42,7 +42,8 @@ def draw(finished: Sequence[Finished], cell: Cell, file: Path) -> None:
     figure.legend(loc="outside right center", frameon=False, fontsize=8)
     landscape = cell.task.get("landscape", "lab")
     seeds = len({f.seed for f in finished})
-    figure.suptitle(f"Exact lab, landscape {landscape}, {seeds} seeds", x=0.01, ha="left", fontsize=11)
+    title = f"Exact lab, landscape {landscape}, {seeds} seed{'s' if seeds > 1 else ''}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     figure.savefig(file, dpi=150)
 
 
@@ -54,7 +55,7 @@ def _coverage(axes: Axes, mine: Sequence[Finished], colour: object, marker: str,
 
 
 def _trajectory(axes: Axes, mine: Sequence[Finished], colour: object) -> None:
-    columns: Mapping[float, list[float]] = {}
+    columns: dict[float, list[float]] = {}
     for f in mine:
         for row in f.history:
             columns.setdefault(row["iteration"], []).append(row["kl_target_policy"])

@@ -56,11 +56,13 @@ def describe(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
     """The setting in words, with what the columns mean."""
     k = cell.knobs
     seeds = sorted({int(row["seed"]) for row in rows})
-    task = ", ".join(f"{key}={value}" for key, value in cell.task.items() if key != "_target_")
+    given = {key: value for key, value in cell.task.items() if key != "_target_" and value is not None}
+    task = ", ".join(f"{key}={value}" for key, value in given.items())
+    spread = ": mean, in brackets smallest and largest" if len(seeds) > 1 else ""
     return (
         f"Lab: {task}. Tabular policy, reference logits N(0, {k['reference_scale']}²), "
         f"{k['groups']} groups x {k['group_size']} answers, Adam {k['lr']}, {k['iterations']} iterations; "
-        f"target p* at β = {k['beta']}; seeds {seeds}: mean, in brackets smallest and largest. *Best strings "
+        f"target p* at β = {k['beta']}; seeds {seeds}{spread}. *Best strings "
         f"in 64*: expected number of different best strings ({rows[0]['best_strings']:.0f} exist) in 64 "
         "samples. *Nearest β*: the tilted reference p_β with the policy's own E[r]; KL(π‖p_β) is what the "
         "policy gave up beyond that reward."

@@ -2,7 +2,10 @@
 
 python -m distmatch.study.lab_study
 python -m distmatch.study.lab_study task.landscape=needle 'seeds=[0,1,2,3,4]' jobs=4
+python -m distmatch.study.lab_study '+entries.mine={algo: dmpo, set: {weight: 1}}' out=logs/lab/mine
 python -m distmatch.study.lab_study 'entries={mine: {algo: custom, set: {_target_: my_losses.MyLoss}}}'
+
+`entries=` names all that is studied, `+entries.<name>=` adds to the list of configs/lab.yaml.
 
 Writes comparison.csv, comparison.md and comparison.png, and trajectories.jsonl with every measurement. A run
 that was stopped goes on when it is started again; an entry that fails is reported and the others stand.
@@ -21,13 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from distmatch.settings.checks import check
-from distmatch.settings.compose import Catalogue, compose
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.numbers import Number
-from distmatch.tasks.command import configs_folder, main
+from distmatch.study.lab_entries import compose_entry
+from distmatch.tasks.command import main
 
 NUMBERS = (
     Number("beta", float, above=0),
@@ -94,7 +95,8 @@ def run(cfg: DictConfig) -> int:
                 log.flush()
             else:
                 failed.append(f"{cell.entry} seed {cell.seed}: {result!r}")
-            print(f"{len(done)} of {len(cells)} done: {cell.entry} seed {cell.seed}", flush=True)
+            state = "done" if isinstance(result, Finished) else "FAILED"
+            print(f"{len(done)} of {len(cells)}: {cell.entry} seed {cell.seed} {state}", flush=True)
     from distmatch.study.lab_report import write_report
 
     order = [done[cell.entry, cell.seed] for cell in cells if (cell.entry, cell.seed) in done]
@@ -112,57 +114,50 @@ def make_cells(cfg: DictConfig) -> list[Cell]:
     """Every entry with every seed, composed and checked before the first starts.
 
     Raises:
-        ConfigError: An entry does not compose, or there is nothing to do.
+        ConfigError: An entry does not compose, the landscape cannot be, or there is nothing to do.
     """
     seeds = checked_seeds(cfg)
     if not cfg.entries:
         raise ConfigError("entries is empty: name at least one, as in 'entries={grpo: {algo: grpo}}'")
     knobs = {number.key: cfg[number.key] for number in NUMBERS if number.key != "jobs"}
-    task = OmegaConf.to_container(cfg.task, resolve=True)
+    task = checked_task(cfg)
     algos = {name: compose_entry(str(name), entry, cfg) for name, entry in cfg.entries.items()}
     return [Cell(str(name), seed, algo, task, knobs) for name, algo in algos.items() for seed in seeds]
+
+
+def checked_task(cfg: DictConfig) -> dict[str, Any]:
+    """The settings of the lab, once its landscape could be enumerated.
+
+    Raises:
+        ConfigError: Another task than the lab, or a language that is too large.
+    """
+    from hydra.utils import instantiate
+
+    from distmatch.study.language import Landscape
+    from distmatch.tasks.lab import Lab
+
+    lab = instantiate(cfg.task)
+    if not isinstance(lab, Lab):
+        raise ConfigError(f"task={cfg.choices.task} cannot be enumerated; leave it at task=lab")
+    try:
+        Landscape.of(lab)
+    except ValueError as error:
+        raise ConfigError(f"task: {error}") from error
+    return OmegaConf.to_container(cfg.task, resolve=True)
 
 
 def checked_seeds(cfg: DictConfig) -> list[int]:
     """The config's seeds.
 
     Raises:
-        ConfigError: Not a list of whole numbers.
+        ConfigError: Not a list of different whole numbers.
     """
     seeds = OmegaConf.to_container(cfg.seeds) if OmegaConf.is_list(cfg.seeds) else cfg.seeds
     if not isinstance(seeds, list) or not seeds or any(type(s) is not int or s < 0 for s in seeds):
         raise ConfigError(f"seeds={cfg.seeds} must be a list of whole numbers of at least 0")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds={cfg.seeds} names a seed twice")
     return seeds
-
-
-def compose_entry(name: str, entry: DictConfig, cfg: DictConfig) -> dict[str, Any]:
-    """The settings of an entry's loss: its file in configs/algo with the entry's changes.
-
-    Raises:
-        ConfigError: No such algorithm or key, or a value that the loss cannot take.
-    """
-    if not isinstance(entry, DictConfig) or "algo" not in entry or set(entry) - {"algo", "set"}:
-        raise ConfigError(f"entries.{name}={entry} must be {{algo: <name>}}, with set: {{<key>: <value>}}")
-    changes = entry.get("set") or {}
-    target = [f"algo._target_={changes['_target_']}"] if "_target_" in changes else []
-    length = [f"data.max_tokens={cfg.task.length + 1}", f"data.group_size={cfg.group_size}"]
-    overrides = [f"algo={entry.algo}", f"task={cfg.choices.task}", *length, *target]
-    try:
-        whole = compose(Catalogue(configs_folder("train"), "train"), overrides)
-        whole.algo = _changed(whole.algo, changes)
-        check(whole)
-    except (ConfigError, OmegaConfBaseException) as error:
-        raise ConfigError(f"entries.{name}: {error}") from error
-    return OmegaConf.to_container(whole.algo, resolve=True)
-
-
-def _changed(node: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
-    """`node` with `changes`; a part that gets another `_target_`, or null, is replaced as a whole."""
-    OmegaConf.set_struct(node, False)
-    for key, value in changes.items():
-        other = isinstance(value, Mapping) and "_target_" in value
-        node[key] = value if other or not isinstance(value, Mapping) else OmegaConf.merge(node[key], value)
-    return node
 
 
 def results_folder(cfg: DictConfig) -> Path:
@@ -175,11 +170,20 @@ def results_folder(cfg: DictConfig) -> Path:
     folder = Path(cfg.out or f"logs/lab/{name}")
     settings = OmegaConf.to_container(cfg, resolve=True)
     kept = {key: value for key, value in settings.items() if key not in ("out", "jobs", "choices")}
+    text = json.dumps(kept, indent=1) + "\n"
     file = folder / "settings.json"
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != kept:
-        raise ConfigError(f"out={folder} holds a study with other settings; name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    if file.is_file() and any(read_finished(folder)):
+        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+        others = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        if others:
+            raise ConfigError(
+                f"out={folder} holds a study with other settings ({', '.join(others)}); name another folder"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"out={folder}: cannot write {error.filename}: {error.strerror}") from error
     return folder
 
 
@@ -234,13 +238,13 @@ def compute(cell: Cell) -> Finished:
     log_ref = policy.logprobs().detach()
     exact = float(log_partition(log_ref, landscape.rewards, knobs["beta"]))
     torch.manual_seed(cell.seed)  # initial weights of a critic or a log Z head
-    loss = instantiate(_filled(cell.algo, exact))
+    loss = instantiate(filled(cell.algo, exact))
     history = train_tabular(loss, policy, landscape, seed=cell.seed, **knobs)
     nearest = nearest_tilt(policy.logprobs().detach(), log_ref, landscape.rewards)
     figures = {
         **history[-1],
         # A loss reports what it believed when it was last called, one iteration before the end.
-        "log_z_believed": history[-2].get("log_z_mean", float("nan")),
+        "log_z_believed": history[-1].get("log_z_mean", float("nan")),
         "nearest_beta": nearest.beta,
         "kl_policy_nearest": nearest.divergence,
         "best_strings": float(landscape.best.sum()),
@@ -249,11 +253,18 @@ def compute(cell: Cell) -> Finished:
     return Finished(cell.entry, cell.seed, history, figures)
 
 
-def _filled(node: Any, exact: float) -> Any:
+def filled(node: Any, exact: float) -> Any:
+    """Settings with a number wherever they say `EXACT_LOG_Z`."""
     if isinstance(node, Mapping):
-        return {key: _filled(value, exact) for key, value in node.items()}
+        return {key: filled(value, exact) for key, value in node.items()}
     return exact if node == EXACT_LOG_Z else node
 
 
+def replaced(argv: Sequence[str]) -> list[str]:
+    """Arguments in which `entries=` stands for all entries: Hydra itself would only ever add to a mapping."""
+    whole = [text for text in argv if text.startswith("entries=")]
+    return [*(["~entries"] if whole else []), *(f"+{text}" if text in whole else text for text in argv)]
+
+
 if __name__ == "__main__":
-    sys.exit(main("lab", run, __doc__, NUMBERS))
+    sys.exit(main("lab", run, __doc__, NUMBERS, replaced(sys.argv[1:])))

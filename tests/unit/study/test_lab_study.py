@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from distmatch.settings.compose import Catalogue, compose
 from distmatch.settings.errors import ConfigError
 from distmatch.study import lab_study
-from distmatch.study.lab_study import compute, make_cells, read_finished, run
+from distmatch.study.lab_study import compute, make_cells, read_finished, replaced, results_folder, run
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHORT = ["iterations=4", "measure_every=2", "groups=2", "group_size=4", "jobs=1"]
@@ -44,6 +44,13 @@ def test_the_exact_log_z_is_filled_in(tmp_path: Path) -> None:
     assert figures["log_z_believed"] == pytest.approx(figures["log_z_exact"], abs=1e-5)
 
 
+def test_what_was_believed_of_log_z_is_the_last_that_was_said(tmp_path: Path) -> None:
+    cells = make_cells(settings(tmp_path, "measure_every=100"))
+    found = compute(next(c for c in cells if c.entry == "trajectory_balance"))
+    believed = [row["log_z_mean"] for row in found.history]
+    assert believed[0] != believed[-1] == found.figures["log_z_believed"]
+
+
 def test_changes_reach_the_loss_and_leave_the_rest(tmp_path: Path) -> None:
     one = "entries={mine: {algo: dmpo, set: {weight: 0.5, base: {clip_high: 0.3}}}}"
     (cell,) = make_cells(settings(tmp_path, "~entries", f"+{one}", "seeds=[7]"))
@@ -60,13 +67,28 @@ def test_changes_reach_the_loss_and_leave_the_rest(tmp_path: Path) -> None:
         ("+entries.grpo.set={clip_low: 3.0}", "clip_low=3.0"),
         ("seeds=[0.5]", "seeds=.* must be a list of whole numbers"),
         ("seeds=3", "seeds=3 must be a list"),
+        ("seeds=[1,1]", "names a seed twice"),
+        ("+entries.grpo.set=[1]", r"entries.grpo.set=\[1\] must be"),
+        ("task=tsp", "task=tsp cannot be enumerated"),
+        ("task.length=30", "lower one of them"),
         ("entries={}", "entries is empty"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(override: str, message: str, tmp_path: Path) -> None:
-    changed = ["~entries", "+entries={}"] if override == "entries={}" else [override]
     with pytest.raises((ConfigError, ValueError), match=message):
-        make_cells(settings(tmp_path, *changed))
+        make_cells(settings(tmp_path, *replaced([override])))
+
+
+def test_entries_on_the_command_line_stand_for_all_and_added_ones_for_one_more(tmp_path: Path) -> None:
+    own = make_cells(settings(tmp_path, *replaced(["seeds=[0]", "entries={mine: {algo: grpo}}"])))
+    assert [cell.entry for cell in own] == ["mine"]
+    more = make_cells(settings(tmp_path, *replaced(["seeds=[0]", "+entries.mine={algo: grpo}"])))
+    assert {"mine", "ppo"} < {cell.entry for cell in more}
+
+
+def test_a_study_without_results_leaves_its_folder_to_another(tmp_path: Path) -> None:
+    for lr in ("lr=0.1", "lr=0.2"):
+        assert results_folder(settings(tmp_path, lr)) == tmp_path
 
 
 def test_results_are_written_and_taken_up_again(
@@ -102,7 +124,7 @@ def test_results_are_written_and_taken_up_again(
     assert run(cfg) == 0
     assert len(computed) == 2
     assert (tmp_path / "comparison.md").read_text(encoding="utf-8") == table
-    with pytest.raises(ConfigError, match="other settings"):
+    with pytest.raises(ConfigError, match=r"other settings \(lr\)"):
         run(settings(tmp_path, *entries, "lr=0.1"))
 
 

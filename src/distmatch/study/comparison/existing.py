@@ -101,13 +101,21 @@ def _refuse_differences(
             if _belongs(key, axes):
                 continue
             text = f"{key} is {one.get(key)} in {first} and {other.get(key)} in {run}"
-            if not _belongs(key, accept):
-                raise ConfigError(
-                    f"runs: {text}; runs must differ in {listing(axes)} only. If that is what you compare, "
-                    f"name it: axes={{{key}: []}}; if it may differ: accept=[{key}]"
-                )
             notes.setdefault(key, text)
+    refused = [key for key in notes if not _belongs(key, accept)]
+    if refused:
+        shown, more = "; ".join(notes[key] for key in refused[:4]), len(refused) - 4
+        raise ConfigError(
+            f"runs: {shown}{f'; and {more} more settings' if more > 0 else ''}. Runs must differ in "
+            f"{listing(axes)} only. If that is what you compare, name it: axes={{{refused[0]}: []}}; if they "
+            f"may differ: accept=[{','.join(dict.fromkeys(map(_section, refused)))}]"
+        )
     return tuple(notes.values())
+
+
+def _section(key: str) -> str:
+    """The group that a setting belongs to; what is in none stands for itself."""
+    return key.partition(".")[0] if key.count(".") > 1 else key
 
 
 def _labels(
