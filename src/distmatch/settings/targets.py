@@ -7,7 +7,8 @@ whose source cannot be followed (compiled, built at run time) is not judged.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -114,14 +115,18 @@ def _module(name: str) -> _Module | None:
 
 def _spec(name: str) -> ModuleSpec | None:
     """Locate a module without importing its parents."""
-    path = None
+    path: Sequence[str] = sys.path
     spec = None
     parts = name.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), path)
+    for depth, part in enumerate(parts):
+        try:
+            spec = PathFinder.find_spec(".".join(parts[: depth + 1]), path)
+        except KeyError:  # a folder without __init__.py asks for its parent, which is not imported
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(Path(place) / part) for place in path]
         if spec is None or (spec.submodule_search_locations is None and depth < len(parts) - 1):
             return None
-        path = spec.submodule_search_locations
+        path = spec.submodule_search_locations or []
     return spec
 
 

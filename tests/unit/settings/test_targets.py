@@ -37,3 +37,11 @@ def test_a_syntax_error_in_a_plug_in_is_shown_with_its_line(tree, tmp_path):
     (tmp_path / "broken_plug_in.py").write_text("class Loss:\n    def :\n")
     message = refusal(tree, "algo._target_=broken_plug_in.Loss")
     assert "broken_plug_in.py, line 2" in message
+
+
+def test_folders_without_init_are_packages_too(tree, tmp_path):
+    folder = tmp_path / "own" / "losses"
+    folder.mkdir(parents=True)
+    (tmp_path / "own" / "__init__.py").touch()
+    (folder / "mine.py").write_text("class MyLoss:\n    def __init__(self, scale: float = 1.0): ...\n")
+    assert find_target("own.losses.mine.MyLoss").parameters == {"scale"}
