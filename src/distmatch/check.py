@@ -23,16 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.stage_names import STAGE_MARK
-from distmatch.study.lab_study import (
-    EXACT_LOG_Z,
-    NUMBERS,
-    Cell,
-    Finished,
-    checked_seeds,
-    checked_task,
-    computed,
-    filled,
-)
+from distmatch.study.lab_entries import EXACT_LOG_Z, make_loss
+from distmatch.study.lab_study import NUMBERS, Cell, Finished, checked_seeds, checked_task, computed
 from distmatch.tasks.command import main
 
 REACHED = 0.05
@@ -45,10 +37,13 @@ WITHOUT_FILE = "custom"
 
 def run(cfg: DictConfig) -> int:
     """All three parts; 1 if something is wrong with the loss."""
+    if "algo" not in cfg:
+        raise ConfigError("algo must be given: add algo=<name>; `python train.py --help` lists all names")
     task, seeds = checked_task(cfg), checked_seeds(cfg)
     algo = without_stages(OmegaConf.to_container(cfg.algo, resolve=True))
+    stated = make_loss(algo, int(cfg.group_size)).target_beta
     kept = not cfg.contract or contract(str(cfg.choices.algo))
-    says, right = laboratory(cfg, algo, task, seeds)
+    says, right = laboratory(cfg, algo, task, seeds, stated)
     print(says, flush=True)
     if cfg.cost:
         print(cost(algo, int(cfg.group_size)), flush=True)
@@ -95,12 +90,13 @@ def contract(algo: str) -> bool:
 
 
 def laboratory(
-    cfg: DictConfig, algo: Mapping[str, Any], task: Mapping[str, Any], seeds: Sequence[int]
+    cfg: DictConfig,
+    algo: Mapping[str, Any],
+    task: Mapping[str, Any],
+    seeds: Sequence[int],
+    stated: float | None,
 ) -> tuple[str, bool]:
     """Train tables with the loss; what it did in words, and whether it did what it states."""
-    from hydra.utils import instantiate
-
-    stated = instantiate(filled(algo, 0.0)).target_beta
     knobs = {number.key: cfg[number.key] for number in NUMBERS if number.key != "jobs"}
     knobs |= {"beta": stated or float(cfg.beta)}
     cells = [Cell(str(cfg.choices.algo), seed, algo, task, knobs) for seed in seeds]
@@ -170,13 +166,12 @@ def _spread(rows: Sequence[Mapping[str, float]], key: str) -> str:
 def cost(algo: Mapping[str, Any], group_size: int) -> str:
     """What one call costs, in a sentence; of 128 rows as many as make up whole groups."""
     import torch
-    from hydra.utils import instantiate
 
     from distmatch.study.loss_cost import loss_cost
 
     torch.set_num_threads(1)
     rows = group_size * max(1, 128 // group_size)
-    found = loss_cost(instantiate(filled(algo, 0.0)), rows=rows, group_size=group_size, rounds=1)
+    found = loss_cost(make_loss(algo, group_size), rows=rows, group_size=group_size, rounds=1)
     return (
         f"cost      {1e3 * found.loss:.1f} ms a call at {rows} x 512 tokens, {100 * found.share:.2g} % of an "
         "update of the tiny model"

@@ -59,6 +59,12 @@ def test_a_call_of_a_loss_costs_little_beside_an_update() -> None:
         (["algo=gorp"], 2, "Did you mean algo=grpo?"),
         (["algo=grpo", "task=tsp"], 2, "task=tsp cannot be enumerated"),
         (["algo=grpo", "task.length=30"], 2, "lower one of them"),
+        (["algo=pass_at_k", "group_size=2"], 2, "group_size=2 must be at least 3"),
+        (
+            ["algo=custom", "algo._target_=pathlib.PurePath"],
+            2,
+            "must be a subclass of distmatch",
+        ),
         (["algo=disa", "iterations=3"], 0, "log Z     exact"),
         (["algo=grpo", "iterations=3", "group_size=7", "cost=true"], 0, "ms a call at 126 x 512 tokens"),
         (
@@ -66,7 +72,8 @@ def test_a_call_of_a_loss_costs_little_beside_an_update() -> None:
             0,
             "contract  NOT RUN",
         ),
-        ([], 2, "algo"),
+        ([], 2, "algo must be given: add algo=<name>"),
+        (["--help"], 0, "python -m distmatch.check algo=dmpo"),
     ],
 )
 def test_the_command(arguments: list[str], status: int, says: str) -> None:

@@ -18,7 +18,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "mean_length": ("length", ".2f"),
     "kl_target_policy": ("KL(p*‖π)", ".3g"),
     "kl_policy_target": ("KL(π‖p*)", ".3g"),
-    "nearest_beta": ("nearest β", ".1f"),
+    "nearest_beta": ("nearest β", "z.1f"),
     "kl_policy_nearest": ("KL(π‖p_β)", ".3g"),
     "log_z_error": ("log Ẑ − log Z", "+.2f"),
 }

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.numbers import Number
-from distmatch.study.lab_entries import compose_entry
+from distmatch.study.comparison.cells import sigterm_interrupts
+from distmatch.study.lab_entries import compose_entry, filled
 from distmatch.tasks.command import main
 
 NUMBERS = (
@@ -40,8 +41,6 @@ NUMBERS = (
     Number("measure_every", low=1),
     Number("jobs", low=1, high=1024),
 )
-EXACT_LOG_Z = "EXACT_LOG_Z"
-"""Stands in an entry's settings for the true log Z of the landscape and reference of the cell."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def run(cfg: DictConfig) -> int:
     missing = [cell for cell in cells if (cell.entry, cell.seed) not in done]
     print(f"{len(cells)} cells, {len(cells) - len(missing)} of them done; results in {folder}", flush=True)
     failed = []
-    with (folder / "trajectories.jsonl").open("a", encoding="utf-8") as log:
+    with sigterm_interrupts(), (folder / "trajectories.jsonl").open("a", encoding="utf-8") as log:
         for cell, result in computed(missing, int(cfg.jobs)):
             if isinstance(result, Finished):
                 done[cell.entry, cell.seed] = result
@@ -217,6 +216,8 @@ def computed(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Finished 
                 yield futures[future], future.result() if error is None else error
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in active_children():  # Ctrl-C in a terminal has reached them, SIGTERM has not
+                worker.terminate()
             raise
 
 
@@ -251,13 +252,6 @@ def compute(cell: Cell) -> Finished:
         "seconds": time.perf_counter() - started,
     }
     return Finished(cell.entry, cell.seed, history, figures)
-
-
-def filled(node: Any, exact: float) -> Any:
-    """Settings with a number wherever they say `EXACT_LOG_Z`."""
-    if isinstance(node, Mapping):
-        return {key: filled(value, exact) for key, value in node.items()}
-    return exact if node == EXACT_LOG_Z else node
 
 
 def replaced(argv: Sequence[str]) -> list[str]:

@@ -213,6 +213,12 @@ def test_existing_runs_may_differ_in_the_axis_only(tmp_path):
     (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(ConfigError, match=r"module\.lr is 0\.0003 in .* accept=\[module\.lr\]"):
         plan(listed)
+    config["data"] |= {"max_tokens": 99, "temperature": 0.5}
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match=r"max_tokens is .*temperature is .* accept=\[data,module\.lr\]"):
+        plan(listed)
+    config["data"] = yaml.safe_load((runs[0] / "config.yaml").read_text())["data"]
+    (runs[1] / "config.yaml").write_text(yaml.safe_dump(config))
     (note,) = plan(listed, "accept=[module.lr]").notes
     assert "module.lr" in note
     (runs[1] / "metrics.json").unlink()

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
+from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
+from distmatch.losses.base import Loss
 from distmatch.settings.compose import Catalogue, compose
 from distmatch.settings.errors import ConfigError
 from distmatch.study import lab_study
 from distmatch.study.lab_study import compute, make_cells, read_finished, replaced, results_folder, run
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-SHORT = ["iterations=4", "measure_every=2", "groups=2", "group_size=4", "jobs=1"]
+SHORT = ["iterations=4", "measure_every=2", "groups=2", "group_size=8", "jobs=1"]
 
 
 def settings(folder: Path, *overrides: str) -> DictConfig:
@@ -67,6 +69,8 @@ def test_changes_reach_the_loss_and_leave_the_rest(tmp_path: Path) -> None:
         ("+entries.grpo.set={clip_low: 3.0}", "clip_low=3.0"),
         ("seeds=[0.5]", "seeds=.* must be a list of whole numbers"),
         ("seeds=3", "seeds=3 must be a list"),
+        ("+entries.grpo.set={_target_: pathlib.PurePath}", "entries.grpo: .*PurePath"),
+        ("entries.pass_at_k.set.k=8", "entries.pass_at_k: .*group_size=8 must be at least 9"),
         ("seeds=[1,1]", "names a seed twice"),
         ("+entries.grpo.set=[1]", r"entries.grpo.set=\[1\] must be"),
         ("task=tsp", "task=tsp cannot be enumerated"),
@@ -131,7 +135,7 @@ def test_results_are_written_and_taken_up_again(
 def test_a_cell_that_fails_is_reported_and_the_others_stand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = "broken: {algo: custom, set: {_target_: tests.unit.study.test_lab_study.NoLoss}}"
+    broken = "broken: {algo: custom, set: {_target_: tests.unit.study.test_lab_study.BrokenLoss}}"
     cfg = settings(tmp_path, "~entries", "+entries={grpo: {algo: grpo}, " + broken + "}", "seeds=[0]")
     assert run(cfg) == 1
     out, err = capsys.readouterr()
@@ -139,5 +143,8 @@ def test_a_cell_that_fails_is_reported_and_the_others_stand(
     assert [json.loads(line)["entry"] for line in (tmp_path / "trajectories.jsonl").open()] == ["grpo"]
 
 
-class NoLoss:
-    """A target that no table can be trained with."""
+class BrokenLoss(Loss):
+    """A loss that no table can be trained with."""
+
+    def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
+        raise RuntimeError("broken on purpose")

@@ -103,7 +103,7 @@ def run_cells(cells: Sequence[Cell], program: Path, jobs: int, flags: Sequence[s
     running: dict[int, _Process] = {}
     failures: list[Failure] = []
     try:
-        with _sigterm_interrupts():
+        with sigterm_interrupts():
             while waiting or running:
                 while waiting and len(running) < jobs:
                     process = _Process(waiting.pop(0), program, flags)
@@ -186,7 +186,9 @@ def _stop(processes: Sequence[_Process], *, at_once: bool) -> None:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt while the context is open; only for a process's main thread."""
+
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise _Terminated
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,16 @@ def _refuse_differences(
         raise ConfigError(
             f"runs: {shown}{f'; and {more} more settings' if more > 0 else ''}. Runs must differ in "
             f"{listing(axes)} only. If that is what you compare, name it: axes={{{refused[0]}: []}}; if they "
-            f"may differ: accept=[{','.join(dict.fromkeys(map(_section, refused)))}]"
+            f"may differ: accept=[{','.join(_shortest(refused))}]"
         )
     return tuple(notes.values())
 
 
-def _section(key: str) -> str:
-    """The group that a setting belongs to; what is in none stands for itself."""
-    return key.partition(".")[0] if key.count(".") > 1 else key
+def _shortest(keys: Sequence[str]) -> list[str]:
+    """Names that cover all keys: a group's where several of its settings are among them."""
+    groups = Counter(key.partition(".")[0] for key in keys)
+    names = (key if groups[key.partition(".")[0]] == 1 else key.partition(".")[0] for key in keys)
+    return list(dict.fromkeys(names))
 
 
 def _labels(

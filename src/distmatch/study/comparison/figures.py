@@ -123,7 +123,7 @@ def draw_ladders(results: Results) -> Figure:
         panel.xaxis.set_minor_locator(NullLocator())
         panel.set_xlabel("k")
     legend_below(figure, panels[0])
-    how = "bands: 95 % intervals, circles: from here on the start is better" if few else "means"
+    how = "bands: 95 % intervals, circles: the first k at which the start is better" if few else "means"
     _head(figure, results, how)
     return figure
 
