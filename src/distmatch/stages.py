@@ -26,7 +26,7 @@ from omegaconf import DictConfig, ListConfig, open_dict
 
 from distmatch.data import proposals
 from distmatch.data.log_z_settings import anchored_loss, check_holds, check_log_z, log_z_folder, tilt_of
-from distmatch.data.warm_start import MANIFEST, warm_start, warm_start_folder
+from distmatch.data.warm_start import warm_start, warm_start_folder
 from distmatch.interrupts import StopSignals
 from distmatch.losses.anchor import RegressorLogZ
 from distmatch.losses.base import Loss
@@ -35,6 +35,7 @@ from distmatch.modules.language_model import LanguageModel
 from distmatch.settings import folder
 from distmatch.settings.cli import guarded, is_follower
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST
 from distmatch.settings.stage_names import STAGE_MARK
 
 GRACE_SECONDS = 2.0

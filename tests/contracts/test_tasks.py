@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from distmatch.rewards import NPGated, NPPaper, score
+from distmatch.settings.compose import Catalogue, compose
 from distmatch.tasks.base import SPLITS
 from distmatch.tasks.lab import Lab
 from distmatch.tasks.np.integer_answers import IntegerAnswerTask
@@ -43,11 +44,14 @@ def first_line(path):
     return path.read_text(encoding="utf-8").splitlines()[0]
 
 
-@pytest.mark.parametrize("path", [*CONFIGS, *sorted((ROOT / "configs" / "reward").glob("*.yaml"))], ids=str)
+@pytest.mark.parametrize(
+    "path", [*CONFIGS, *sorted((ROOT / "configs" / "reward").glob("*.yaml"))], ids=lambda path: path.stem
+)
 def test_files_open_by_saying_what_they_are(path):
     assert first_line(path).startswith("# ")
     if path.stem != "stored":
-        instantiate(OmegaConf.load(path))
+        group, option = path.parent.name, path.stem
+        instantiate(compose(Catalogue(ROOT / "configs", "train"), [f"{group}={option}"])[group])
 
 
 # ---- the same key gives the same instance ----

@@ -13,10 +13,11 @@ from hydra.errors import InstantiationException
 from safetensors.torch import load_file, save_file
 
 from distmatch.checkpoints import newest_checkpoint
-from distmatch.losses.anchor import MANIFEST, REGRESSOR
+from distmatch.losses.anchor import REGRESSOR
 from distmatch.run import run
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.folder import resume
+from distmatch.settings.manifest import MANIFEST
 from tests.runs import config, metrics, rollouts
 
 SMALL = ["algo=disa", "data.eval_prompts=4", "data.eval_samples=2", "trainer.max_epochs=2"]

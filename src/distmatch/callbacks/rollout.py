@@ -129,7 +129,8 @@ class RolloutCallback(Callback):
     # ---- steps ---------------------------------------------------------------------------------------------
 
     def _sync(self, pl_module: PolicyModule, clock: dict[str, float]) -> None:
-        with self._timed("sync", clock):
+        # Lightning validates in inference mode; an engine that starts there could never take new weights.
+        with self._timed("sync", clock), torch.inference_mode(False):
             if not self._ready:
                 self._sampler.setup(pl_module.policy)
                 self._ready = True

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from distmatch.settings.errors import ConfigError, did_you_mean
+from distmatch.settings.manifest import MANIFEST, load_manifest
 
 KIND = "proposals"
-MANIFEST = "manifest.json"
 SHARDS = "shards"
 
 Partition = Literal["sequence", "token_mean", "token_mean_fixed_point"]
@@ -174,14 +174,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a folder of proposals.
 
     Raises:
-        ConfigError: There is none, or it is of something else.
+        ConfigError: There is none, it is damaged, or it is of something else.
     """
-    file = folder / MANIFEST
-    if not file.is_file():
+    if not (folder / MANIFEST).is_file():
         raise ConfigError(f"{folder} has no {MANIFEST}: run `python train.py stage=proposals` first")
-    manifest = json.loads(file.read_text(encoding="utf-8"))
+    manifest = load_manifest(folder)
     if manifest.get("kind") != KIND:
-        raise ConfigError(f"{file} is of kind {manifest.get('kind')!r}, expected {KIND!r}")
+        raise ConfigError(f"{folder / MANIFEST} is of kind {manifest.get('kind')!r}, expected {KIND!r}")
     return manifest
 
 
@@ -193,21 +192,16 @@ def read_proposals(folder: Path) -> list[PromptRecord]:
             change what is read here.
 
     Raises:
-        ConfigError: The folder is not one of proposals, or its shards lack something.
+        ConfigError: The folder is not one of proposals, or its shards are damaged or lack something.
     """
     manifest = read_manifest(folder)
     prompts, samples = int(manifest["prompts"]), int(manifest["samples"])
     heads: dict[int, dict[str, Any]] = {}
     found: dict[int, list[Trajectory]] = {}
     for row in _rows(folder.parent):
-        index = int(row["index"])
-        if index >= prompts:
-            continue
-        heads.setdefault(index, row)
-        kept = found.setdefault(index, [])
-        if row["first"] != len(kept):
-            raise ConfigError(f"{folder.parent}: prompt {index} goes on at {row['first']} after {len(kept)}")
-        kept.extend(_trajectory(entry) for entry in row["trajectories"])
+        if row["index"] < prompts:
+            heads.setdefault(row["index"], row)
+            found.setdefault(row["index"], []).extend(row["trajectories"])
     short = [index for index in range(prompts) if len(found.get(index, ())) < samples]
     if short:
         raise ConfigError(
@@ -218,28 +212,61 @@ def read_proposals(folder: Path) -> list[PromptRecord]:
 
 
 def held(base: Path) -> dict[int, int]:
-    """How many trajectories of which prompts `proposals-<hash>` has."""
+    """How many trajectories of which prompts `proposals-<hash>` has.
+
+    Raises:
+        ConfigError: A shard is damaged, or is missing between others.
+    """
     counts: Counter[int] = Counter()
     for row in _rows(base):
-        counts[int(row["index"])] += len(row["trajectories"])
+        counts[row["index"]] += len(row["trajectories"])
     return dict(counts)
 
 
 def write_shard(base: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Append a shard under the next free number; it appears whole or not at all."""
+    """Append a shard under the number after the last; it appears whole or not at all."""
     place = base / SHARDS
     place.mkdir(parents=True, exist_ok=True)
-    file = place / f"shard-{len(list(place.glob('shard-*.jsonl'))):05d}.jsonl"
+    last = max((int(file.stem.removeprefix("shard-")) for file in _shards(base)), default=-1)
+    file = place / f"shard-{last + 1:05d}.jsonl"
     scratch = file.with_suffix(".tmp")
     scratch.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     scratch.replace(file)
     return file
 
 
+def _shards(base: Path) -> list[Path]:
+    return sorted((base / SHARDS).glob("shard-*.jsonl"))
+
+
 def _rows(base: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted((base / SHARDS).glob("shard-*.jsonl")):
+    """The lines of all shards, with their trajectories; those of a prompt follow each other without a gap."""
+    counts: Counter[int] = Counter()
+    for file in _shards(base):
         with file.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+            for number, line in enumerate(lines, start=1):
+                place = f"{file}, line {number},"
+                row = _parsed(place, line)
+                index, before = row["index"], counts[row["index"]]
+                if row["first"] != before:
+                    raise ConfigError(
+                        f"{place} goes on with trajectory {row['first']} of prompt {index}, but {before} stand "
+                        f"before it: a shard is missing. {_ANEW}"
+                    )
+                counts[index] += len(row["trajectories"])
+                yield row
+
+
+def _parsed(place: str, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        found = [_trajectory(entry) for entry in row["trajectories"]]
+        return row | {"index": int(row["index"]), "first": int(row["first"]), "trajectories": found}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{place} is damaged ({type(error).__name__}: {error}). {_ANEW}") from error
+
+
+_ANEW = "Put the file back as it was, or delete the folder above shards/ to have everything drawn anew"
 
 
 def _record(row: Mapping[str, Any], trajectories: Sequence[Trajectory]) -> PromptRecord:

@@ -19,6 +19,7 @@ longer run would have drawn: the same tokens, and log-probabilities equal to rou
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ from rich.progress import track
 
 from distmatch.data import proposal_settings as settings
 from distmatch.data.proposal_drawing import Drawing
-from distmatch.data.proposal_records import MANIFEST, held, write_shard
+from distmatch.data.proposal_records import held, write_shard
 from distmatch.data.warm_start import settings_hash
 from distmatch.settings import lock
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST, load_manifest
 from distmatch.study.log_z_report import report
 
 
@@ -60,31 +62,30 @@ def _make(cfg: DictConfig, folder: Path) -> None:
     base, samples = folder.parent, int(cfg.proposals.samples)
     base.mkdir(parents=True, exist_ok=True)
     lock.hold(base, f"stage=proposals: {base}")
-    drawing = Drawing(cfg)
-    described = drawing.describe(cfg)
-    _check_same(base / MANIFEST, described)
-    shards = settings.plan_shards(held(base), cfg.proposals.prompts, samples, cfg.proposals.prompts_per_shard)
-    for prompts, first in track(shards, description="proposals", disable=not shards):
-        write_shard(base, drawing.rows(prompts, first, samples))
-    drawing.close()
+    with closing(Drawing(cfg)) as drawing:
+        described = drawing.describe(cfg)
+        _check_same(base, described)
+        shards = settings.plan_shards(held(base), cfg.proposals.prompts, samples, cfg.proposals.prompts_per_shard)
+        for prompts, first in track(shards, description="proposals", disable=not shards):
+            write_shard(base, drawing.rows(prompts, first, samples))
     folder.mkdir(exist_ok=True)
     _write(folder / MANIFEST, described | {"prompts": int(cfg.proposals.prompts), "samples": samples})
 
 
-def _check_same(file: Path, described: dict[str, Any]) -> None:
+def _check_same(base: Path, described: dict[str, Any]) -> None:
     """Write what the shards are made with, or see that it is still so.
 
     Raises:
         ConfigError: Models or tokenizer of the shards that are there were others.
     """
-    if not file.exists():
-        _write(file, described)
+    if not (base / MANIFEST).exists():
+        _write(base / MANIFEST, described)
         return
-    before = json.loads(file.read_text(encoding="utf-8"))
+    before = load_manifest(base)
     for key in ("settings", "reference", "models", "tokenizer_hash"):
-        if before[key] != described[key]:
+        if before.get(key) != described[key]:
             raise ConfigError(
-                f"{file.parent} was drawn with {key}={before[key]}, now it is {described[key]}; its "
+                f"{base} was drawn with {key}={before.get(key)}, now it is {described[key]}; its "
                 "trajectories cannot be extended: move the folder away to draw them anew"
             )
 

@@ -27,9 +27,8 @@ from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.supervised import SupervisedModule
 from distmatch.modules.tiny import shipped_folder
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST, load_manifest
 from distmatch.tasks.base import Task
-
-MANIFEST = "manifest.json"
 
 
 def warm_start(cfg: DictConfig) -> dict[str, float]:
@@ -42,7 +41,7 @@ def warm_start(cfg: DictConfig) -> dict[str, float]:
     folder = warm_start_folder(cfg)
     if not (folder / MANIFEST).exists():
         _make(cfg, settings, folder)
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = load_manifest(folder)
     figures = manifest["figures"]
     print(
         f"warm start in {folder}: success rate {figures['success_rate']:.3f}, "

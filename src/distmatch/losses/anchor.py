@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,10 +21,10 @@ from distmatch.batch import PolicyOutput, RolloutBatch
 from distmatch.losses.log_z import LogZ
 from distmatch.losses.prompt_regressor import PromptRegressor
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST, load_manifest
 from distmatch.settings.stage_names import STAGE_MARK
 
 KIND = "log_z"
-MANIFEST = "manifest.json"
 REGRESSOR = "regressor.safetensors"
 HELD_OUT = "held_out.safetensors"
 
@@ -102,25 +103,26 @@ def load_anchor(folder: Path) -> Anchor:
     Raises:
         ConfigError: There is nothing of the kind, or it is damaged.
     """
-    file = folder / MANIFEST
-    if not file.is_file():
+    if not (folder / MANIFEST).is_file():
         raise ConfigError(
             f"log_z.folder={folder} has no {MANIFEST}; give a folder that stage=log_z made, or stage:log_z"
         )
-    manifest = json.loads(file.read_text(encoding="utf-8"))
+    manifest = load_manifest(folder)
     if manifest.get("kind") != KIND:
         raise ConfigError(f"log_z.folder={folder} is of kind {manifest.get('kind')!r}, expected {KIND!r}")
-    state, held_out = load_file(folder / REGRESSOR), load_file(folder / HELD_OUT)
-    shape = manifest["regressor"]
-    table = state["token_numbers"]
-    regressor = PromptRegressor(shape["features"], shape["hidden"], table, shape["width"], dropout=0.0)
     try:
+        state, held_out = load_file(folder / REGRESSOR), load_file(folder / HELD_OUT)
+        shape, table = manifest["regressor"], state["token_numbers"]
+        regressor = PromptRegressor(shape["features"], shape["hidden"], table, shape["width"], dropout=0.0)
         regressor.load_state_dict(state)
-    except RuntimeError as error:
+        features, labels = held_out["features"], held_out["labels"]
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"log_z.folder={folder} is damaged: {reason}") from error
-    regressor.requires_grad_(False).eval()
-    return Anchor(folder, regressor, manifest, held_out["features"], held_out["labels"])
+        raise ConfigError(
+            f"log_z.folder={folder} is damaged: {type(error).__name__}: {reason}. Delete the folder; the next "
+            "run makes it again"
+        ) from error
+    return Anchor(folder, regressor.requires_grad_(False).eval(), manifest, features, labels)
 
 
 class RegressorLogZ(LogZ):

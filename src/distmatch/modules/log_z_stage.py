@@ -5,7 +5,6 @@ DISA (arXiv 2605.17295), stage 2. The regressor is judged here, before any polic
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from distmatch.data.log_z_settings import Tilt, check_holds, dependencies, log_z
 from distmatch.data.proposal_labels import PromptLabel, overall_verdict, prompt_labels
 from distmatch.data.proposal_records import PromptRecord, log_weights, read_manifest, read_proposals
 from distmatch.data.warm_start import settings_hash
-from distmatch.losses.anchor import MANIFEST, save_anchor
+from distmatch.losses.anchor import save_anchor
 from distmatch.losses.prompt_regressor import PromptRegressor, token_numbers
 from distmatch.metrics.log_z import log_z
 from distmatch.modules.language_model import LanguageModel
@@ -37,6 +36,7 @@ from distmatch.modules.log_z_regressor import (
 )
 from distmatch.sampling.hf import left_pad
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST, load_manifest
 from distmatch.study.calibration import Fitted, draw_calibration
 
 CALIBRATION = "calibration.png"
@@ -83,7 +83,7 @@ def run(cfg: DictConfig) -> dict[str, float]:
     folder = log_z_folder(cfg)
     if not (folder / MANIFEST).exists():
         _make(cfg, folder)
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = load_manifest(folder)
     figures = manifest["figures"]
     print(
         f"log Z ({manifest['partition']}, beta {manifest['beta']:g}) in {folder}: held-out R^2 "

@@ -28,7 +28,7 @@ def draw(finished: Sequence[Finished], cell: Cell, file: Path) -> None:
     for entry, (colour, marker) in looks.items():
         mine = [f for f in finished if f.entry == entry]
         _coverage(left, mine, colour, marker, entry)
-        _trajectory(right, mine, colour)
+        _trajectory(right, mine, colour, marker)
     best = finished[0].figures["best_strings"]
     left.axhline(best, color="0.8", lw=1, zorder=0)
     left.set(xlabel="expected reward", ylabel=f"best strings in 64 samples (of {best:.0f})")
@@ -54,10 +54,13 @@ def _coverage(axes: Axes, mine: Sequence[Finished], colour: object, marker: str,
     axes.scatter(*centre, color=colour, marker=marker, s=64, label=entry, edgecolors="white", linewidths=0.7)
 
 
-def _trajectory(axes: Axes, mine: Sequence[Finished], colour: object) -> None:
+def _trajectory(axes: Axes, mine: Sequence[Finished], colour: object, marker: str) -> None:
+    """One line, which ends in the entry's marker."""
     columns: dict[float, list[float]] = {}
     for f in mine:
         for row in f.history:
             columns.setdefault(row["iteration"], []).append(row["kl_target_policy"])
     steps = sorted(columns)
-    axes.plot(steps, [max(mean(columns[step]), 1e-4) for step in steps], color=colour, lw=1.3, alpha=0.9)
+    heights = [max(mean(columns[step]), 1e-4) for step in steps]
+    ends = {"marker": marker, "markevery": [len(steps) - 1], "markersize": 6, "markeredgecolor": "white"}
+    axes.plot(steps, heights, color=colour, lw=1.3, alpha=0.9, **ends)

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from distmatch.batch import RolloutBatch
 from distmatch.callbacks.log_z_watch import LogZWatch, Tally, judge
-from distmatch.losses.anchor import MANIFEST, RegressorLogZ, load_anchor, save_anchor
+from distmatch.losses.anchor import RegressorLogZ, load_anchor, save_anchor
 from distmatch.losses.balance import BalanceLoss
 from distmatch.losses.log_z import GroupMeanLogZ
+from distmatch.settings.manifest import MANIFEST
 from distmatch.study.exact import exact_target, kl, log_partition
 from distmatch.study.language import Landscape
 from distmatch.study.tabular import TabularPolicy, tabular_batch

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from distmatch.losses.anchor import HELD_OUT, MANIFEST, REGRESSOR, RegressorLogZ
+from distmatch.losses.anchor import HELD_OUT, REGRESSOR, RegressorLogZ
 from distmatch.losses.balance import BalanceLoss
 from distmatch.settings.errors import ConfigError
+from distmatch.settings.manifest import MANIFEST
 from tests.anchors import anchor_folder
 from tests.builders import make_batch, make_policy
 

@@ -159,7 +159,7 @@ def test_it_is_to_the_module_what_its_base_is() -> None:
     base = PPOLoss(kl_coef=0.5)
     loss = MismatchCorrection(base)
     assert loss.value_head is base.value_head and loss.target_beta == 2.0
-    assert loss.requires == {"old_logprobs", "values", "ref_logprobs"}
+    assert loss.requires == {"old_logprobs", "old_values", "values", "ref_logprobs"}
     assert loss.param_groups(0.1)[0]["lr"] == 1e-3
     assert set(loss.state_dict()) == {f"base.{name}" for name in base.state_dict()}
     assert loss.to(torch.float64).value_head.layers[1].weight.dtype == torch.float64

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from distmatch.data.warm_start import MANIFEST, dependencies, settings_hash
+from distmatch.data.warm_start import dependencies, settings_hash
 from distmatch.modules.tiny import build_tokenizer, load_tiny, shipped_folder
 from distmatch.settings.compose import Catalogue, compose
+from distmatch.settings.manifest import MANIFEST
 from tests.runs import ROOT
 
 
