@@ -26,6 +26,7 @@ from omegaconf import DictConfig, ListConfig, open_dict
 
 from distmatch.data import proposals
 from distmatch.data.log_z_settings import anchored_loss, check_holds, check_log_z, log_z_folder, tilt_of
+from distmatch.data.proposal_settings import check_settings as check_proposals
 from distmatch.data.warm_start import warm_start, warm_start_folder
 from distmatch.interrupts import StopSignals
 from distmatch.losses.anchor import RegressorLogZ
@@ -97,9 +98,13 @@ def prepare(cfg: DictConfig) -> None:
         ConfigError: A stage failed, or the config names an unknown one.
         SystemExit: Ctrl-C or SIGTERM came.
     """
+    reads = STAGES[cfg.stage].reads if cfg.stage in STAGES else POLICY_READS
+    # What does not fit together is said before anything is made.
     if cfg.stage == "log_z" or anchored_loss(cfg.algo) is not None:
-        check_log_z(cfg)  # what does not fit together is said before anything is made
-    _fill_in(cfg, STAGES[cfg.stage].reads if cfg.stage in STAGES else POLICY_READS)
+        check_log_z(cfg)
+    if "proposals" in {cfg.stage, *_needed(cfg, reads)}:
+        check_proposals(cfg)
+    _fill_in(cfg, reads)
 
 
 def check_anchors(loss: Loss, cfg: DictConfig, policy: LanguageModel) -> None:
@@ -118,6 +123,14 @@ def _fill_in(cfg: DictConfig, reads: Sequence[str]) -> None:
     for key in reads:
         for node, place, name in list(_marks(cfg.get(key))):
             node[place] = _obtain(cfg, name).as_posix()
+
+
+def _needed(cfg: DictConfig, reads: Sequence[str]) -> Iterator[str]:
+    """The stages that are asked for below some keys, and those that these ask for."""
+    for key in reads:
+        for _, _, name in _marks(cfg.get(key)):
+            yield name
+            yield from _needed(cfg, STAGES[name].reads)
 
 
 def _marks(node: Any) -> Iterator[tuple[DictConfig | ListConfig, str | int, str]]:

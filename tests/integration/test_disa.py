@@ -146,14 +146,8 @@ def shifted_proposals(cold: Path, place: Path, nats: float) -> Path:
     return copy / "40x32"
 
 
-@pytest.mark.parametrize(
-    ("nats", "word"),
-    [
-        (2.0, "nats above"),
-        pytest.param(-2.0, "nats below", marks=pytest.mark.slow),
-        pytest.param(0.0, "", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("nats", "word"), [(2.0, "nats above"), (-2.0, "nats below"), (0.0, "")])
 def test_shifted_labels_are_flagged_within_five_iterations(
     cold: Path, tmp_path: Path, nats: float, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

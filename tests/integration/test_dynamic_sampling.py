@@ -75,6 +75,7 @@ def test_a_resumed_run_samples_the_same_rounds(whole_run: Path, lab_weights: Pat
     assert rollouts(folder) == rollouts(whole_run)
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(whole_run: Path, lab_weights: Path, tmp_path: Path) -> None:
     """Same prompts, same rounds, same groups in every update, whichever process sampled them."""
     folder = tmp_path / "two"

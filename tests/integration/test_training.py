@@ -197,7 +197,7 @@ def test_twenty_random_kills(whole_run: Path, lab_weights: Path, tmp_path: Path)
         assert_same_run(whole_run, tmp_path / f"run{run_number}")
 
 
-@pytest.mark.parametrize("mask", ["false", "true"])
+@pytest.mark.parametrize("mask", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_two_processes_train_like_one(lab_weights: Path, tmp_path: Path, mask: str) -> None:
     """Same prompts, same tokens, same update; lengths differ, and with `mask` whole rows leave the loss."""
     common = ["trainer.max_epochs=2", "data.max_tokens=6", f"data.mask_truncated={mask}", "seed=3"]

@@ -66,7 +66,12 @@ def test_a_call_of_a_loss_costs_little_beside_an_update() -> None:
             "must be a subclass of distmatch",
         ),
         (["algo=disa", "iterations=3"], 0, "log Z     exact"),
-        (["algo=grpo", "iterations=3", "group_size=7", "cost=true"], 0, "ms a call at 126 x 512 tokens"),
+        pytest.param(
+            ["algo=grpo", "iterations=3", "group_size=7", "cost=true"],
+            0,
+            "ms a call at 126 x 512 tokens",
+            marks=pytest.mark.slow,
+        ),
         (
             ["algo=custom", f"algo._target_={GRPOLoss.__module__}.GRPOLoss", "iterations=3", "contract=true"],
             0,

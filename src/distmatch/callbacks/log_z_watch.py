@@ -25,6 +25,8 @@ LEAST = 0.7
 """Nats (a factor of two in Z) below which a distance is harmless, however sure."""
 TO_FIND = 2.0
 """Nats that the watch should find; it says so if it could not have."""
+TINY = 1e-30
+"""Means below this count as this: their logarithm stays finite."""
 LARGEST = 300.0
 """Exponents above this count as this: sums of squares stay finite."""
 
@@ -135,8 +137,8 @@ class LogZWatch(Callback):
         error = seen.error(expected)
         figures = {
             "residual": residuals / prompts,
-            "anchor_minus_onpolicy": math.log(expected["ratio"]) - math.log(max(seen.mean, 1e-30)),
-            "anchor_minus_onpolicy_error": error / expected["ratio"],
+            "anchor_minus_onpolicy": shift(seen, expected),
+            "anchor_minus_onpolicy_error": error / max(expected["ratio"], TINY),
         }
         for name, value in figures.items():
             pl_module.log(f"log_z/{name}", value, on_step=False, on_epoch=True, batch_size=1)
@@ -169,24 +171,30 @@ def judge(seen: Tally, expected: Mapping[str, float], folder: str, *, last: bool
         folder: The regressor's, to be named.
         last: Whether no more rollouts will be judged.
     """
-    error, ratio = seen.error(expected), expected["ratio"]
-    shift = math.log(ratio) - math.log(max(seen.mean, 1e-30))
-    if abs(seen.mean - ratio) > SURE * error and abs(shift) > LEAST:
-        side = "above" if shift > 0 else "below"
+    error, ratio = seen.error(expected), max(expected["ratio"], TINY)
+    nats = shift(seen, expected)
+    if abs(seen.mean - ratio) > SURE * error and abs(nats) > LEAST:
+        side = "above" if nats > 0 else "below"
         return (
-            f"log Z is about {abs(shift):.1f} nats {side} what {seen.prompts:.0f} prompts of this run say "
+            f"log Z is about {abs(nats):.1f} nats {side} what {seen.prompts:.0f} prompts of this run say "
             f"(relative error {error / ratio:.2f}). Its labels are shifted, or were made for other prompts: "
             "compare reward, beta, temperature and reference of the proposals with this run's, delete "
             f"{folder} and its proposals, and start again. Token sums forgive this on-policy; clipped "
             "weights, several updates a rollout and token means do not."
         )
-    if last and SURE * error > ratio * -math.expm1(-TO_FIND):
+    # Where the tilt is so strong that sums overflow, error and ratio are no numbers: that counts too.
+    if last and not SURE * error <= ratio * -math.expm1(-TO_FIND) < math.inf:
         return (
             f"whether log Z is right could not be judged from {seen.prompts:.0f} prompts: the relative error "
             f"is {error / ratio:.1f}, too large to see a shift of {TO_FIND:g} nats. Look at log_z/residual, "
             f"and at the verdict in {folder}."
         )
     return ""
+
+
+def shift(seen: Tally, expected: Mapping[str, float]) -> float:
+    """How far the anchor lies above what the rollouts say: log R - log M in nats."""
+    return math.log(max(expected["ratio"], TINY)) - math.log(max(seen.mean, TINY))
 
 
 def row_figures(head: RegressorLogZ, batch: RolloutBatch) -> tuple[Tensor, Tensor]:

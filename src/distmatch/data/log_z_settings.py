@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,16 @@ def tilt_of(cfg: DictConfig) -> Tilt:
     """The target of the config's loss.
 
     Raises:
-        ConfigError: No loss of the config is anchored, or `log_z.partition` does not fit it.
+        ConfigError: No loss of the config is anchored, its beta is out of range, or `log_z.partition` does
+            not fit it.
     """
     loss = anchored_loss(cfg.algo)
     if loss is None:
         raise ConfigError(
             "log Z is estimated for a target, and this algo has none with a regressor of it; add algo=disa"
         )
+    if not 0 < loss.beta < math.inf:
+        raise ConfigError(f"algo.beta={loss.beta} must be finite and above 0")
     normalize = bool(loss.length_normalize)
     partition = cfg.log_z.partition or ("token_mean_fixed_point" if normalize else "sequence")
     if partition not in PARTITIONS:

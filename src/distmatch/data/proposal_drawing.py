@@ -152,6 +152,8 @@ class Drawing:
         for source, proposal in enumerate(self.proposals):
             numbers = [k for k in range(first, samples) if order[k] == source]
             if numbers:
+                if len(self.proposals) > 1:
+                    proposal.sampler.sync(proposal.policy)  # servers hold the weights of one proposal only
                 for question, entries in self._draw(proposal, source, questions, numbers):
                     drawn[question.index] |= dict(zip(numbers, entries, strict=True))
         return [

@@ -65,7 +65,9 @@ def _make(cfg: DictConfig, folder: Path) -> None:
     with closing(Drawing(cfg)) as drawing:
         described = drawing.describe(cfg)
         _check_same(base, described)
-        shards = settings.plan_shards(held(base), cfg.proposals.prompts, samples, cfg.proposals.prompts_per_shard)
+        shards = settings.plan_shards(
+            held(base), cfg.proposals.prompts, samples, cfg.proposals.prompts_per_shard
+        )
         for prompts, first in track(shards, description="proposals", disable=not shards):
             write_shard(base, drawing.rows(prompts, first, samples))
     folder.mkdir(exist_ok=True)

@@ -26,6 +26,7 @@ from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.supervised import SupervisedModule
 from distmatch.modules.tiny import shipped_folder
+from distmatch.sampling.hf import HFSampler
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.manifest import MANIFEST, load_manifest
 from distmatch.tasks.base import Task
@@ -149,9 +150,9 @@ def _trainer(cfg: DictConfig) -> Trainer:
 
 
 def _measure(cfg: DictConfig, policy: LanguageModel, task: Task) -> dict[str, float]:
-    """Held-out figures of a policy, sampled as in training."""
+    """Held-out figures of a policy; not with the run's sampler, on which the result must not depend."""
     data = instantiate(cfg.data, _partial_=True)(task=task, policy=policy, seed=int(cfg.warm_start.seed))
-    sampler = instantiate(cfg.sampler)
+    sampler = HFSampler()
     sampler.setup(policy)
     metrics = BenchmarkMetrics(task.categories(), data.eval_sampling.n)
     metrics.update(*evaluate(data, sampler, instantiate(cfg.reward)))

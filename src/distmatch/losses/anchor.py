@@ -119,8 +119,8 @@ def load_anchor(folder: Path) -> Anchor:
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"log_z.folder={folder} is damaged: {type(error).__name__}: {reason}. Delete the folder; the next "
-            "run makes it again"
+            f"log_z.folder={folder} is damaged ({type(error).__name__}: {reason}). Delete the folder; the "
+            "next run makes it again"
         ) from error
     return Anchor(folder, regressor.requires_grad_(False).eval(), manifest, features, labels)
 
