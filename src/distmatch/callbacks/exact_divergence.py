@@ -31,6 +31,8 @@ from distmatch.tasks.lab import Lab
 
 LEAST_OUTSIDE = 1e-7
 """A probability outside the language below this, the resolution of float32, counts as this."""
+FOREIGN = 0.9
+"""Mass outside the language from which on a reference does not know it."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,12 @@ class ExactDivergence(Callback):
         self._enumerated = [_moved(answers, pl_module.device) for answers in self._enumerated]
         self._references = [self._score_reference(pl_module, answers.batch) for answers in self._enumerated]
         self._start = None
+        outside = sum(float(log_ref[-1].exp()) for log_ref in self._references) / len(self._references)
+        if outside > FOREIGN and trainer.is_global_zero:
+            print(
+                f"exact/*: the reference puts {outside:.1%} of its mass outside the lab's language, so these "
+                "figures say little; teach it the language first (stage=warm_start, see experiment=lab)"
+            )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure and log, in the rhythm."""

@@ -26,7 +26,7 @@ from distmatch.run import run
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.folder import resume
 from distmatch.tasks.lab import Lab
-from tests.runs import LAB, config, metrics
+from tests.runs import LAB, SMALL, config, metrics
 
 FIGURES = ("reward", "entropy", "modes", "best_mass", "kl_target_policy", "kl_policy_target")
 FIGURES += ("total_variation", "log_z_exact", "mean_length", "outside_mass")
@@ -140,6 +140,14 @@ def test_a_resumed_run_measures_against_the_model_before_training(lab_weights: P
     assert [bool(row["exact/log_z_exact"]) for row in rows] == [True, False, True, False, True]
     assert len({rows[i]["exact/log_z_exact"] for i in (0, 2, 4)}) == 1
     assert rows[0]["exact/kl_target_policy"] != rows[4]["exact/kl_target_policy"]
+
+
+def test_a_reference_that_does_not_know_the_language_is_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["algo=grpo", "callbacks=lab", "model.weights=random", "trainer.max_epochs=1"]
+    run(config(*LAB, *SMALL, *more, f"paths.run_dir={tmp_path / 'run'}"))
+    assert "of its mass outside the lab's language" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_task_is_refused_before_any_work(tmp_path: Path) -> None:
