@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import yaml
@@ -33,6 +34,7 @@ from distmatch.losses.anchor import RegressorLogZ
 from distmatch.losses.base import Loss
 from distmatch.modules import log_z_stage
 from distmatch.modules.language_model import LanguageModel
+from distmatch.modules.log_z_regressor import held_out_count
 from distmatch.settings import folder
 from distmatch.settings.cli import guarded, is_follower
 from distmatch.settings.errors import ConfigError
@@ -95,16 +97,21 @@ def prepare(cfg: DictConfig) -> None:
     """Make what this config's stage needs and is not there; write the folders into the config, in place.
 
     Raises:
-        ConfigError: A stage failed, or the config names an unknown one.
+        ConfigError: Settings that do not fit together, a cache that cannot be written, or a stage failed.
         SystemExit: Ctrl-C or SIGTERM came.
     """
     reads = STAGES[cfg.stage].reads if cfg.stage in STAGES else POLICY_READS
     # What does not fit together is said before anything is made.
     if cfg.stage == "log_z" or anchored_loss(cfg.algo) is not None:
         check_log_z(cfg)
-    if "proposals" in {cfg.stage, *_needed(cfg, reads)}:
+    made = {cfg.stage, *_needed(cfg, reads)}
+    if "proposals" in made:
         check_proposals(cfg)
+    if {"proposals", "log_z"} <= made:
+        held_out_count(int(cfg.proposals.prompts), float(cfg.log_z.held_out))
     _fill_in(cfg, reads)
+    if cfg.stage in STAGES and not (STAGES[cfg.stage].folder(cfg) / MANIFEST).exists():
+        _check_writable(cfg)
 
 
 def check_anchors(loss: Loss, cfg: DictConfig, policy: LanguageModel) -> None:
@@ -158,11 +165,26 @@ def _obtain(cfg: DictConfig, name: str) -> Path:
     elif (result / MANIFEST).exists():
         print(f"stage {name}: found in {result}", flush=True)
     else:
+        _check_writable(cfg)
         print(f"stage {name}: {result} is not there yet and is made now", flush=True)
         _run_apart(cfg, name)
         if not (result / MANIFEST).exists():
             raise ConfigError(f"stage {name} ended without its result, {result / MANIFEST}")
     return result
+
+
+def _check_writable(cfg: DictConfig) -> None:
+    """Before minutes of work are lost."""
+    cache = Path(cfg.paths.cache_dir)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"paths.cache_dir={cache} cannot be written ({error.strerror}), and results of stages are to be "
+            "kept there; name another folder"
+        ) from error
 
 
 def _wait_for(result: Path) -> None:

@@ -73,9 +73,18 @@ def test_a_stages_result_can_be_the_model() -> None:
             ["algo=disa", "log_z.features=[prompt_stat]"],
             r"must be some of: .*=\[prompt_state\]\?",
         ),
+        (["algo=disa", "algo.beta=-1"], "algo.beta=-1 must be finite and above 0"),
+        (["algo=disa", "stage=log_z", "algo.beta=0"], "algo.beta=0 must be finite and above 0"),
+        (["algo=disa", "proposals.models.strong.temperature=0"], "strong: temperature must be above 0"),
+        (["algo=disa", "stage=log_z", "proposals.models.strong.top_p=0.9"], "top_p=0.9 must be 1"),
+        (["algo=disa", "proposals.prompts=12"], "of 12 different prompts leaves 3 to test and 9 to fit"),
+        (["algo=sft", "data=proposals", "proposals.models.strong.share=0"], "share=0 must be above 0"),
+        (["algo=disa", "stage=proposals", "proposals.models.strong=null"], "proposals.models is empty"),
     ],
 )
-def test_a_tilt_that_does_not_fit_is_refused(overrides: list[str], words: str, fake: Fake) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_made(
+    overrides: list[str], words: str, fake: Fake
+) -> None:
     cfg = fake.config(*overrides)
     with pytest.raises(ConfigError, match=words):
         prepare(cfg)
@@ -146,6 +155,18 @@ def test_algorithms_without_needs_make_nothing(fake: Fake) -> None:
     assert not {"proposals", "log_z", "warm_start"} & set(POLICY_READS)
 
 
+@pytest.mark.parametrize("overrides", [["algo=disa"], ["stage=warm_start"]])
+def test_a_cache_that_cannot_be_written_is_named_first(
+    overrides: list[str], fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    cfg = fake.config(*overrides)
+    cfg.paths.cache_dir = str(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"paths.cache_dir=.*file cannot be written \(File exists\)"):
+        prepare(cfg)
+    assert fake.made == []
+
+
 def test_given_folders_are_taken_as_they_are(fake: Fake) -> None:
     cfg = fake.config("algo=disa", "algo.log_z.folder=somewhere")
     prepare(cfg)
@@ -178,12 +199,11 @@ def test_a_stage_is_no_part_of_a_distributed_run(monkeypatch: pytest.MonkeyPatch
 
 def test_a_failed_stage_is_named_with_the_way_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The stage's own process refuses, in its own words; ours says which it was."""
-    weights = tmp_path / "model"
-    overrides = [f"proposals.models.strong.model.weights={weights}", "proposals.models.strong.top_p=0.5"]
-    cfg = config("algo=disa", *overrides, f"paths.log_dir={tmp_path}")
+    missing = f"proposals.models.strong.model.weights={tmp_path / 'model'}"
+    cfg = config("algo=disa", missing, f"paths.log_dir={tmp_path}")
     with pytest.raises(ConfigError, match=r"stage proposals failed with exit status 2.*same command again"):
         prepare(cfg)
-    assert "top_p=0.5 must be 1" in capfd.readouterr().err
+    assert f"model.weights='{tmp_path / 'model'}'" in capfd.readouterr().err
 
 
 def test_a_signal_ends_the_stage_too(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ def _rows(base: Path) -> Iterator[dict[str, Any]]:
                 index, before = row["index"], counts[row["index"]]
                 if row["first"] != before:
                     raise ConfigError(
-                        f"{place} goes on with trajectory {row['first']} of prompt {index}, but {before} stand "
-                        f"before it: a shard is missing. {_ANEW}"
+                        f"{place} goes on with trajectory {row['first']} of prompt {index}, but {before} "
+                        f"stand before it: a shard is missing. {_ANEW}"
                     )
                 counts[index] += len(row["trajectories"])
                 yield row

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from distmatch.modules.language_model import LanguageModel
-from distmatch.ops import where_mask
+from distmatch.ops import token_logprobs, where_mask
 from distmatch.sampling.base import SamplingParams
 from distmatch.sampling.hf import _nucleus
 
@@ -40,12 +40,17 @@ def answer_logprobs(
     for start in range(0, len(ids), rows):
         part = slice(start, start + rows)
         logits = _logits(policy, prompt, ids[part], mask[part])
-        logp = (logits.float() / params.temperature).log_softmax(dim=-1)
-        if params.top_p < 1:
-            logp = _nucleus(logp.flatten(0, 1), params.top_p).view_as(logp)
-        chosen = logp.gather(2, ids[part, :, None]).squeeze(2).double()
-        parts.append(where_mask(chosen, mask[part]))
+        parts.append(where_mask(_chosen(logits, ids[part], params).double(), mask[part]))
     return torch.cat(parts)
+
+
+def _chosen(logits: Tensor, ids: Tensor, params: SamplingParams) -> Tensor:
+    """From logits (n, T, V) the log-probability of each id, (n, T)."""
+    if params.top_p == 1:  # without a second copy of the logits, which are large
+        return token_logprobs(logits, ids, temperature=params.temperature)
+    logp = (logits.float() / params.temperature).log_softmax(dim=-1)
+    logp = _nucleus(logp.flatten(0, 1), params.top_p).view_as(logp)
+    return logp.gather(2, ids[..., None]).squeeze(2)
 
 
 def _logits(policy: LanguageModel, prompt: Sequence[int], ids: Tensor, mask: Tensor) -> Tensor:

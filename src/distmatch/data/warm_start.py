@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from distmatch.modules.supervised import SupervisedModule
 from distmatch.modules.tiny import shipped_folder
 from distmatch.sampling.hf import HFSampler
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest
+from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
 from distmatch.tasks.base import Task
 
 
@@ -119,9 +118,6 @@ def _make(cfg: DictConfig, settings: dict[str, Any], folder: Path) -> None:
     )
     module = SupervisedModule(policy, knobs.lr, knobs.warmup, knobs.weight_decay, knobs.betas)
     _trainer(cfg).fit(module, datamodule=data)
-    scratch = folder.with_suffix(".tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    policy.save(scratch)
     manifest = {
         "command": "python train.py stage=warm_start",
         "settings": settings,
@@ -131,8 +127,9 @@ def _make(cfg: DictConfig, settings: dict[str, Any], folder: Path) -> None:
         "minutes": round((time.time() - started) / 60, 2),
         "figures": _measure(cfg, policy, task),
     }
-    (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    scratch.replace(folder)
+    with made_whole(folder) as scratch:
+        policy.save(scratch)
+        (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def _trainer(cfg: DictConfig) -> Trainer:

@@ -59,10 +59,10 @@ class Anchor:
     def check(self) -> None:
         """Refuse a network that is not the one that was fitted, or that is off its own held-out labels.
 
-        Two conditions, since either fault may hide from the other. A network that was changed after it was
-        saved moves the mean residual away from the one in the manifest, by exactly the change: more than
-        `MOVED` nats are refused. One that was wrong when it was saved keeps that figure, but is off the
-        labels: the mean residual of a least-squares fit on K prompts is zero up to its standard error,
+        A network that was changed after it was saved has another fingerprint than the manifest says; one that
+        was shifted has moved the mean residual away from the manifest's by exactly the shift, and more than
+        `MOVED` nats are refused with that figure. One that was wrong when it was saved keeps both, but is off
+        the labels: the mean residual of a least-squares fit on K prompts is zero up to its standard error,
         s / sqrt(K) for a deviation of s, and more than `FREE_BIAS` nats plus `SURE` such errors are refused.
         With an s of 0.5 nats and K = 64 that is 0.5 nats.
 
@@ -77,6 +77,11 @@ class Anchor:
                 f"log_z.folder={self.folder}: on its held-out prompts the regressor is {mean:+.2f} nats off "
                 f"the labels, and was {then:+.2f} when it was saved: its weights were changed since. Delete "
                 "the folder; the next run makes it again"
+            )
+        if self.manifest.get("fingerprint", now := self.regressor.fingerprint()) != now:
+            raise ConfigError(
+                f"log_z.folder={self.folder}: the regressor is not the one that was saved there. Delete the "
+                "folder; the next run makes it again"
             )
         if not abs(mean) <= FREE_BIAS + SURE * error:
             raise ConfigError(

@@ -53,7 +53,7 @@ def log_z(log_weights: Tensor, scale: Tensor | None = None) -> Tensor:
         moved = log_weights - scale * root[..., None]
         excess = moved.logsumexp(dim=-1) - count
         slope = (moved.softmax(dim=-1) * scale).sum(dim=-1)
-        step = excess / slope
+        step = torch.where(root.isneginf(), 0, excess / slope)  # no weight at all: there is no root
         root = root + step
         if bool((step.abs() <= 1e-13 * (1 + root.abs())).all()):
             break

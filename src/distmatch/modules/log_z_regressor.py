@@ -170,20 +170,30 @@ def split(prompts: list[tuple[int, ...]], share: float, seed: int) -> tuple[Tens
         seed: Of the choice.
 
     Raises:
-        ConfigError: Fewer than `LEAST_HELD_OUT` different prompts would be held out, or to fit to.
+        ConfigError: See `held_out_count`.
     """
     different = list(dict.fromkeys(prompts))
-    held = round(share * len(different))
-    if min(held, len(different) - held) < LEAST_HELD_OUT:
-        raise ConfigError(
-            f"log_z.held_out={share} of {len(different)} different prompts leaves {held} to test and "
-            f"{len(different) - held} to fit; both need at least {LEAST_HELD_OUT}: raise proposals.prompts, "
-            "or take a task with more prompts"
-        )
+    held = held_out_count(len(different), share)
     order = torch.randperm(len(different), generator=torch.Generator().manual_seed(seed)).tolist()
     chosen = {different[place] for place in order[:held]}
     is_held = torch.tensor([prompt in chosen for prompt in prompts])
     return (~is_held).nonzero().squeeze(1), is_held.nonzero().squeeze(1)
+
+
+def held_out_count(different: int, share: float) -> int:
+    """How many of so many different prompts are held out.
+
+    Raises:
+        ConfigError: Fewer than `LEAST_HELD_OUT` would be, or would be left to fit to.
+    """
+    held = round(share * different)
+    if min(held, different - held) < LEAST_HELD_OUT:
+        raise ConfigError(
+            f"log_z.held_out={share} of {different} different prompts leaves {held} to test and "
+            f"{different - held} to fit; both need at least {LEAST_HELD_OUT}: raise proposals.prompts, "
+            "or take a task with more prompts"
+        )
+    return held
 
 
 LEAST_HELD_OUT = 4

@@ -5,7 +5,6 @@ DISA (arXiv 2605.17295), stage 2. The regressor is judged here, before any polic
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ from distmatch.modules.log_z_regressor import (
 )
 from distmatch.sampling.hf import left_pad
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest
+from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
 from distmatch.study.calibration import Fitted, draw_calibration
 
 CALIBRATION = "calibration.png"
@@ -117,8 +116,6 @@ def _make(cfg: DictConfig, folder: Path) -> None:
     picture = _draw(regressor, whole, data, [fitted, held_out], figures["r2"])
     logger.experiment.add_figure("log_z/calibration", picture, close=False)
     logger.finalize("success")
-    scratch = folder.with_suffix(".tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
     settings = dependencies(cfg)
     manifest = {
         "command": "python train.py stage=log_z",
@@ -137,9 +134,9 @@ def _make(cfg: DictConfig, folder: Path) -> None:
             regressor, whole.select(held_out), [records[i] for i in held_out.tolist()], tilt
         ),
     }
-    save_anchor(scratch, regressor, whole.features[held_out], whole.labels[held_out], manifest)
-    picture.savefig(scratch / CALIBRATION, dpi=130)
-    scratch.replace(folder)
+    with made_whole(folder) as scratch:
+        save_anchor(scratch, regressor, whole.features[held_out], whole.labels[held_out], manifest)
+        picture.savefig(scratch / CALIBRATION, dpi=130)
 
 
 def _new_regressor(cfg: DictConfig, policy: LanguageModel) -> PromptRegressor:

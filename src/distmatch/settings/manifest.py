@@ -1,14 +1,34 @@
-"""The `manifest.json` of what a stage made: that it is there means that the folder is whole."""
+"""Folders that a stage makes: they appear whole, and a `manifest.json` in one says what it is."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from distmatch.settings.errors import ConfigError
 
 MANIFEST = "manifest.json"
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A place beside `folder` to make it in; at the end it is moved there.
+
+    If another process was faster, its result stays: the same settings give the same.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-", suffix=".tmp") as scratch:
+        place = Path(scratch) / folder.name
+        yield place
+        try:
+            place.rename(folder)
+        except OSError:
+            if not (folder / MANIFEST).exists():
+                raise
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:

@@ -155,6 +155,10 @@ def test_it_says_so_where_it_cannot_tell() -> None:
     seen = Tally(prompts=160, total=160 * 0.3, squares=160 * 0.2, answers=8)
     assert judge(seen, expected, "f", last=False) == ""
     assert "could not be judged from 160 prompts" in judge(seen, expected, "f", last=True)
+    overflown = {"ratio": math.inf, "ratio_error": math.nan, "between": math.nan, "within": math.nan}
+    assert "could not be judged from 160 prompts" in judge(seen, overflown, "f", last=True)
+    vanished = {"ratio": 0.0, "ratio_error": 0.0, "between": 0.0, "within": 0.0}
+    assert "above" not in judge(Tally(160, 0.0, 0.0, 8), vanished, "f", last=False)
 
 
 def test_errors_by_hand() -> None:

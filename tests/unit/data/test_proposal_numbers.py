@@ -24,13 +24,6 @@ from distmatch.rewards import score
 from distmatch.sampling.base import SamplingParams
 from tests.unit.data.toy_model import EOS, LIMIT, all_answers, load_toy, step_logprobs, toy_config
 
-
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only draw: tables and pictures take longer than the toy's answers."""
-    monkeypatch.setattr(proposals, "report", lambda *_: {})
-
-
 quick = pytest.mark.usefixtures("without_report")
 
 

@@ -36,12 +36,6 @@ def logs(records: list[PromptRecord]) -> torch.Tensor:
     return torch.stack([torch.stack([r.log_ref, r.log_proposal]) for r in records])
 
 
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only draw: tables and pictures take longer than the toy's answers."""
-    monkeypatch.setattr(proposals, "report", lambda *_: {})
-
-
 quick = pytest.mark.usefixtures("without_report")
 
 

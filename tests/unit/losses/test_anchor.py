@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from distmatch.losses.anchor import HELD_OUT, REGRESSOR, RegressorLogZ
+from distmatch.losses.anchor import HELD_OUT, REGRESSOR, RegressorLogZ, load_anchor
 from distmatch.losses.balance import BalanceLoss
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.manifest import MANIFEST
@@ -76,6 +76,16 @@ def test_a_network_that_was_changed_is_refused(folder: Path, nats: float) -> Non
         RegressorLogZ(str(folder))
 
 
+def test_a_change_that_leaves_the_mean_is_refused_too(folder: Path) -> None:
+    rewrite(folder, fingerprint=load_anchor(folder).regressor.fingerprint())
+    RegressorLogZ(str(folder))
+    state = load_file(folder / REGRESSOR)
+    state["layers.0.weight"][0, 0] += 1e-4
+    save_file(state, folder / REGRESSOR)
+    with pytest.raises(ConfigError, match="the regressor is not the one that was saved"):
+        RegressorLogZ(str(folder))
+
+
 @pytest.mark.parametrize("nats", [2.0, -2.0])
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 def test_a_network_that_was_wrong_when_it_was_saved_is_refused(
@@ -117,10 +127,29 @@ def test_folders_of_other_things_are_refused(tmp_path: Path, folder: Path) -> No
     with pytest.raises(ConfigError, match=r"has no manifest.json"):
         RegressorLogZ(str(tmp_path))
     rewrite(folder, regressor={"features": ["prompt_state"], "hidden": 6, "width": 16})
-    with pytest.raises(ConfigError, match=r"is damaged: .*size mismatch"):
+    with pytest.raises(ConfigError, match=r"is damaged .*size mismatch"):
         RegressorLogZ(str(folder))
     rewrite(folder, kind="proposals")
     with pytest.raises(ConfigError, match="is of kind 'proposals', expected 'log_z'"):
+        RegressorLogZ(str(folder))
+
+
+@pytest.mark.parametrize("name", [REGRESSOR, HELD_OUT, MANIFEST])
+@pytest.mark.parametrize("damage", ["cut", "gone", "another"])
+def test_a_damaged_folder_is_named(folder: Path, name: str, damage: str) -> None:
+    file = folder / name
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    elif damage == "gone":
+        file.unlink()
+    elif name == MANIFEST:
+        file.write_text(json.dumps({"kind": "log_z"}))
+    else:
+        save_file({"other": torch.zeros(1)}, file)
+    words = (
+        "has no manifest.json" if (name, damage) == (MANIFEST, "gone") else "is damaged.*Delete the folder"
+    )
+    with pytest.raises(ConfigError, match=words):
         RegressorLogZ(str(folder))
 
 

@@ -106,6 +106,9 @@ def test_nothing_is_made_of_broken_weights() -> None:
         with pytest.raises(ValueError, match="no probability"):
             log_z(torch.tensor([0.0, bad]))
     assert float(log_z(torch.tensor([0.0, -math.inf]))) == pytest.approx(-math.log(2))
+    none = torch.tensor([[-math.inf, -math.inf], [0.0, 0.0]], dtype=torch.float64)
+    for scale in (None, torch.ones(2, 2)):
+        assert log_z(none, scale).tolist() == [-math.inf, 0.0]
     with pytest.raises(ValueError, match="at least 2"):
         variance(torch.tensor([0.0]))
     with pytest.raises(ValueError, match="at least 2"):
