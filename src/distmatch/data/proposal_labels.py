@@ -16,7 +16,6 @@ from distmatch.data.proposal_records import (
     Partition,
     PromptRecord,
     log_weights,
-    read_proposals,
     scales,
 )
 from distmatch.metrics import log_z
@@ -178,16 +177,3 @@ def plain(label: PromptLabel) -> dict[str, object]:
     """A label as JSON values."""
     values = dataclasses.asdict(label)
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-
-
-def labels(folder: Path, beta: float, partition: Partition) -> list[PromptLabel]:
-    """Read a folder's proposals and make, and write, the labels of them.
-
-    Args:
-        folder: `proposals-<hash>/<prompts>x<samples>`.
-        beta: Inverse temperature on the reward.
-        partition: Which partition function is meant.
-    """
-    made = prompt_labels(read_proposals(folder), beta, partition)
-    write_labels(folder, made, beta, partition)
-    return made

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from distmatch.modules.language_model import LanguageModel
 from distmatch.ops import token_logprobs, where_mask
 from distmatch.sampling.base import SamplingParams
-from distmatch.sampling.hf import _nucleus
+from distmatch.sampling.hf import nucleus
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def _chosen(logits: Tensor, ids: Tensor, params: SamplingParams) -> Tensor:
     if params.top_p == 1:  # without a second copy of the logits, which are large
         return token_logprobs(logits, ids, temperature=params.temperature)
     logp = (logits.float() / params.temperature).log_softmax(dim=-1)
-    logp = _nucleus(logp.flatten(0, 1), params.top_p).view_as(logp)
+    logp = nucleus(logp.flatten(0, 1), params.top_p).view_as(logp)
     return logp.gather(2, ids[..., None]).squeeze(2)
 
 

@@ -159,14 +159,14 @@ def draw(logits: Tensor, uniform: Tensor, params: SamplingParams) -> tuple[Tenso
     """
     logp = (logits.float() / params.temperature).log_softmax(dim=-1)
     if params.top_p < 1:
-        logp = _nucleus(logp, params.top_p)
+        logp = nucleus(logp, params.top_p)
     cdf = logp.double().exp().cumsum(dim=-1)
     token = torch.searchsorted(cdf, (uniform.double() * cdf[:, -1])[:, None], right=True).squeeze(1)
     token = token.clamp(max=logits.shape[-1] - 1)
     return token, logp.gather(1, token[:, None]).squeeze(1)
 
 
-def _nucleus(logp: Tensor, top_p: float) -> Tensor:
+def nucleus(logp: Tensor, top_p: float) -> Tensor:
     """Renormalised log-probabilities of the smallest set of tokens that holds `top_p` of the mass."""
     ordered, index = logp.sort(dim=-1, descending=True)
     before = ordered.exp().cumsum(dim=-1) - ordered.exp()

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from distmatch.data import proposals
-from distmatch.data.proposal_labels import labels
+from distmatch.data.proposal_labels import prompt_labels
 from distmatch.data.proposal_records import (
     PromptRecord,
     Trajectory,
@@ -76,7 +76,7 @@ def test_the_estimate_is_the_enumerated_log_z(
         reference = {"share": 0.5, "temperature": 1.2, "top_p": 1.0, "model": None}
         OmegaConf.update(cfg, "proposals.models.reference", reference, force_add=True)
     proposals.run(cfg)
-    made = labels(proposals.proposals_folder(cfg), 3.0, "sequence")
+    made = prompt_labels(read_proposals(proposals.proposals_folder(cfg)), 3.0, "sequence")
     exact = exact_log_z(cfg, answers, list(made[0].prompt_ids))
     ratios = torch.tensor([label.log_z - exact for label in made], dtype=torch.float64).exp()
     error = float(ratios.std()) / math.sqrt(len(ratios))
@@ -108,7 +108,7 @@ def test_a_nucleus_covers_its_own_part_of_the_language(
     proposals.run(cfg)
     folder = proposals.proposals_folder(cfg)
     assert "lower bound" in read_manifest(folder)["support"]
-    made = labels(folder, 3.0, "sequence")
+    made = prompt_labels(read_proposals(folder), 3.0, "sequence")
     kept = in_nucleus(load_toy(1), made[0].prompt_ids, answers, temperature=0.9, top_p=0.8)
     assert 0 < int(kept.sum()) < len(answers)
     part, whole = (

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from distmatch.data import proposal_drawing, proposals
-from distmatch.data.proposal_labels import judge, labels, overall_verdict, prompt_labels
+from distmatch.data.proposal_labels import judge, overall_verdict, prompt_labels
 from distmatch.data.proposal_records import (
     PromptRecord,
     log_weights,
@@ -219,7 +219,7 @@ def test_a_weak_proposal_and_a_strong_tilt_are_called_so(tmp_path: Path) -> None
     cold = {"proposals__models__other__temperature": 0.15, "proposals__samples": 64}
     cfg = toy_config(tmp_path, **cold)
     proposals.run(cfg)
-    made = labels(proposals.proposals_folder(cfg), 3.0, "sequence")
+    made = prompt_labels(read_proposals(proposals.proposals_folder(cfg)), 3.0, "sequence")
     assert overall_verdict(made)[0] == "weak proposal"
     assert sum(label.coverage for label in made) / len(made) < 0.7
     same = {"share": 1.0, "temperature": 1.2, "top_p": 1.0, "model": None}
