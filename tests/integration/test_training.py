@@ -160,8 +160,8 @@ def kill_after(folder: Path, lines: int, delay: float, *overrides: str) -> None:
 
 def test_killed_and_resumed_equals_uninterrupted(whole_run: Path, lab_weights: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    # Well after a row was written: Lightning logs an iteration's scalars just after its checkpoint, and a kill
-    # in between leaves TensorBoard, though not metrics.csv, without that point.
+    # Well after a row was written: Lightning logs an iteration's scalars just after its checkpoint, and a
+    # kill in between leaves TensorBoard, though not metrics.csv, without that point.
     kill_after(
         folder, 4, 0.1, *arguments(lab_weights, "data.updates_per_rollout=2", f"paths.run_dir={folder}")
     )
