@@ -24,9 +24,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.runs import markdown, write_json
+from benchmarks.runs import write_json
 from distmatch.settings.compose import Catalogue, compose
-from distmatch.study.lab_study import Finished, computed, make_cells, read_finished
+from distmatch.study.comparison.report import markdown
+from distmatch.study.lab_study import Cell, Finished, computed, make_cells, read_finished
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SEEDS = tuple(range(100, 105))
@@ -56,30 +57,28 @@ REWARDS = np.linspace(0.5, 0.98, 49)
 RESAMPLES = 10_000
 
 
+def cells_of(landscape: str, overrides: Sequence[str], iterations: int) -> list[Cell]:
+    """Every method at every temperature with every seed on one landscape."""
+    shape = [f"iterations={iterations}", f"measure_every={iterations}", f"seeds={list(SEEDS)}"]
+    cfg = compose(Catalogue(CONFIGS, "lab"), [f"task.landscape={landscape}", *overrides, *shape])
+    cfg.entries = {
+        f"{method} @ {value:.4g}": {"algo": algo, "set": {**changes, key: value}}
+        for method, (algo, changes, key, values) in METHODS.items()
+        for value in values
+    }
+    return make_cells(cfg)
+
+
 def run_all(out: Path, jobs: int, iterations: int) -> dict[str, list[Finished]]:
     """The results of every landscape, computed or read."""
     found = {}
     for name, overrides in LANDSCAPES.items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
-        cfg = compose(
-            Catalogue(CONFIGS, "lab"),
-            [
-                f"task.landscape={name}",
-                *overrides,
-                f"seeds={list(SEEDS)}",
-                f"iterations={iterations}",
-                f"measure_every={iterations}",
-            ],
-        )
-        cfg.entries = {
-            f"{method} @ {value:.4g}": {"algo": algo, "set": {**changes, key: value}}
-            for method, (algo, changes, key, values) in METHODS.items()
-            for value in values
-        }
         done = {(f.entry, f.seed): f for f in read_finished(folder)}
-        missing = [cell for cell in make_cells(cfg) if (cell.entry, cell.seed) not in done]
-        print(f"{name}: {len(missing)} of {len(missing) + len(done)} cells to do", flush=True)
+        cells = cells_of(name, overrides, iterations)
+        missing = [cell for cell in cells if (cell.entry, cell.seed) not in done]
+        print(f"{name}: {len(missing)} of {len(cells)} cells to do", flush=True)
         with (folder / "trajectories.jsonl").open("a", encoding="utf-8") as log:
             for cell, result in computed(missing, jobs):
                 if isinstance(result, Exception):

@@ -16,8 +16,9 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from benchmarks.runs import markdown, write_json
+from benchmarks.runs import write_json
 from distmatch.settings.compose import Catalogue, compose
+from distmatch.study.comparison.report import markdown
 from distmatch.study.loss_cost import loss_cost
 
 CONFIGS = Path(__file__).parents[1] / "configs"

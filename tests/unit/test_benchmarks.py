@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import answers, run_seeds
+from benchmarks import answers, fronts, run_seeds
 from benchmarks import reads_the_instance as reads
 from benchmarks.estimates import estimate
 from benchmarks.runs import read_run, read_runs
@@ -164,3 +164,27 @@ def test_run_seeds_stops_where_a_cell_failed(tmp_path: Path, monkeypatch):
 
 def test_numbers_are_written_as_in_print():
     assert [number(x) for x in (-0.12345, -0.0001, float("nan"))] == ["−0.123", "0.000", "–"]
+
+
+# ---- fronts ----------------------------------------------------------------------------------------------
+
+
+def test_a_front_is_the_most_coverage_at_a_reward_or_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "REWARDS", np.array([0.5, 0.8, 0.9, 0.95]))
+    assert fronts.front([(0.85, 6.0), (0.92, 4.0), (0.4, 8.0)]).tolist() == [6.0, 6.0, 4.0, 0.0]
+
+
+def test_gains_are_over_the_best_published_front_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "SEEDS", (1, 2))
+    found = {name: {1: np.array([1.0, 2.0]), 2: np.array([3.0, 0.0])} for name in fronts.PUBLISHED}
+    found["vargrad"] = {1: np.array([2.0, 1.0]), 2: np.array([1.0, 1.0])}
+    found["new"] = {1: np.array([4.0, 2.0]), 2: np.array([3.0, 3.0])}
+    gains = fronts.gains(found)
+    assert gains["new"] == {1: 1.0, 2: 1.0}  # envelopes (2, 2) and (3, 1)
+    assert gains["vargrad"] == {1: -0.5, 2: -1.0}
+
+
+def test_every_method_of_the_fronts_composes_at_every_temperature() -> None:
+    cells = fronts.cells_of("equal_modes", (), iterations=3)
+    assert len(cells) == len(fronts.SEEDS) * sum(len(values) for *_, values in fronts.METHODS.values())
+    assert {len(values) for *_, values in fronts.METHODS.values()} == {6}
