@@ -32,7 +32,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## train the tiny model with DMPO on four NP-hard problems: some minutes on two cores
 	$(BIN)/python train.py algo=dmpo
 
-test: $(INSTALLED)  ## the tests, within five minutes
+test: $(INSTALLED)  ## the tests: five to ten minutes on two cores
 	$(PYTEST) $(WORKERS)
 
 test-all: $(INSTALLED)  ## the slow tests too (those that need vLLM or pretrained weights: CONTRIBUTING.md)

@@ -160,7 +160,9 @@ def test_what_cannot_be_planted_is_refused(options: dict, message: str) -> None:
 @pytest.mark.parametrize("modes", [22, 1])
 def test_as_many_isolated_strings_as_are_allowed_always_fit(modes: int) -> None:
     for seed in range(10):
-        Lab(landscape="deceptive", modes=modes, seed=seed).instance("train", 0)
+        lab = Lab(landscape="deceptive", modes=modes, seed=seed)
+        planted = lab.planted(lab.instance("train", 0))
+        assert sum(value == 1 for value in planted.values()) == modes
 
 
 # ---- strings -----------------------------------------------------------------------------------------------
