@@ -1,6 +1,7 @@
 """The audit passes sound tasks and finds every kind of hole that is planted."""
 
 import random
+import re
 
 import pytest
 
@@ -34,7 +35,8 @@ def test_the_tiny_suite_passes(capsys):
     out = capsys.readouterr().out
     for name in ("tsp", "knapsack", "graph_coloring", "maximum_clique"):
         assert f"{name} tiny" in out
-    assert "FAILED" not in out and out.count("ok 50") == 4
+    # The speeds in the last columns are measured, and may begin with these digits too.
+    assert "FAILED" not in out and len(re.findall(r"ok 50 ", out)) == 4
 
 
 def failing(problem):
