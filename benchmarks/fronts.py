@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.runs import write_json
 from distmatch.settings.compose import Catalogue, compose
 from distmatch.study.comparison.report import markdown
+from distmatch.study.comparison.style import QUIET, SETTINGS, START, colours, legend_below, save
 from distmatch.study.lab_study import Cell, Finished, computed, make_cells, read_finished
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -90,19 +90,31 @@ def run_all(out: Path, jobs: int, iterations: int) -> dict[str, list[Finished]]:
     return found
 
 
-def front(points: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Most coverage at a reward of at least each of `REWARDS`, (R,); zero where no point reaches it."""
-    return np.array([max((c for r, c in points if r >= wanted), default=0.0) for wanted in REWARDS])
+def front(rewards: np.ndarray, coverage: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Most coverage at a reward of at least each that is wanted; zero where no point reaches it.
+
+    Args:
+        rewards: Of the points, (T, ...).
+        coverage: Of the points, (T, ...).
+        wanted: Rewards, (R,).
+
+    Returns:
+        The front, (..., R).
+    """
+    return np.where(rewards[..., None] >= wanted, coverage[..., None], 0.0).max(axis=0)
 
 
 def fronts(finished: Sequence[Finished]) -> dict[str, dict[int, np.ndarray]]:
     """From method and seed to its front."""
-    points: dict[str, dict[int, list[tuple[float, float]]]] = {}
+    places: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for f in finished:
         method = f.entry.rpartition(" @ ")[0]
-        place = points.setdefault(method, {}).setdefault(f.seed, [])
+        place = places.setdefault(method, {}).setdefault(f.seed, [])
         place.append((f.figures["reward"], f.figures["modes"]))
-    return {m: {seed: front(p) for seed, p in by_seed.items()} for m, by_seed in points.items()}
+    return {
+        m: {seed: front(*np.array(p).T, REWARDS) for seed, p in by_seed.items()}
+        for m, by_seed in places.items()
+    }
 
 
 def gains(found: Mapping[str, dict[int, np.ndarray]]) -> dict[str, dict[int, float]]:
@@ -119,27 +131,47 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean(values), float(low), float(high)
 
 
-def draw(found: Mapping[str, Sequence[Finished]], file: Path) -> None:
-    """One panel a landscape: mean over seeds of reward and coverage at each temperature."""
-    figure = Figure(figsize=(4.4 * len(found), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False)[0]
-    colours = dict(zip(METHODS, plt.colormaps["tab10"].colors, strict=False))
-    for axes, (name, finished) in zip(panels, found.items(), strict=True):
-        for method, (_, _, _, values) in METHODS.items():
-            rows = [[f for f in finished if f.entry == f"{method} @ {v:.4g}"] for v in values]
-            points = [[mean(f.figures[key] for f in row) for key in ("reward", "modes")] for row in rows]
-            style = "--" if method in PUBLISHED else "-"
-            axes.plot(
-                *zip(*points, strict=True), style, marker="o", ms=4, color=colours[method], label=method
-            )
-        axes.axhline(finished[0].figures["best_strings"], color="0.8", lw=1, zorder=0)
-        axes.set_title(name.replace("_", " "), loc="left", fontsize=10)
-        axes.set(xlabel="expected reward", ylabel="best strings in 64 samples")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.savefig(file, dpi=150)
+def points(finished: Sequence[Finished]) -> dict[str, list[tuple[float, float]]]:
+    """From method to its reward and coverage at every temperature, means over seeds."""
+    found = {}
+    for method, (_, _, _, values) in METHODS.items():
+        rows = [[f for f in finished if f.entry == f"{method} @ {v:.4g}"] for v in values]
+        found[method] = [
+            (mean(f.figures["reward"] for f in row), mean(f.figures["modes"] for f in row)) for row in rows
+        ]
+    return found
+
+
+def draw(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    marks: Mapping[str, Sequence[tuple[str, float, float]]],
+    axis_labels: tuple[str, str],
+    file: Path,
+) -> None:
+    """Draw fronts.
+
+    Args:
+        panels: By title, then by method: reward and coverage at every temperature.
+        marks: By title: single points with their names.
+        axis_labels: Of reward and of coverage.
+        file: The PNG.
+    """
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(1.2 + 3.9 * len(panels), 4.6), dpi=150, layout="constrained")
+        row = figure.subplots(1, len(panels), squeeze=False)[0]
+        palette = colours(list(next(iter(panels.values()))))
+        for axes, (title, methods) in zip(row, panels.items(), strict=True):
+            for method, places in methods.items():
+                style = "--" if method in PUBLISHED else "-"
+                axes.plot(
+                    *zip(*places, strict=True), style, marker="o", ms=4, color=palette[method], label=method
+                )
+            for name, x, y in marks.get(title, ()):
+                axes.plot(x, y, "D", ms=5, color=START)
+                axes.annotate(name, (x, y), (0, 6), textcoords="offset points", ha="center", color=QUIET)
+            axes.set(title=title, xlabel=axis_labels[0], ylabel=axis_labels[1] if axes is row[0] else "")
+        legend_below(figure, row[0])
+        save(figure, file)
 
 
 def main() -> None:
@@ -161,8 +193,8 @@ def main() -> None:
         lines.append([method, *(f"{m:+.2f} [{low:+.2f}, {high:+.2f}]" for m, low, high in cells.values())])
     print(markdown(["gain in best strings", *LANDSCAPES, "all"], lines))
     write_json(arguments.out / "fronts.json", {"seeds": list(SEEDS), "gain": record})
-    draw(found, arguments.out / "fronts.png")
-    assert all(math.isfinite(x) for cells in record.values() for cell in cells.values() for x in cell)
+    panels = {name.replace("_", " "): points(finished) for name, finished in found.items()}
+    draw(panels, {}, ("expected reward", "best strings in 64 samples"), arguments.out / "fronts.png")
 
 
 if __name__ == "__main__":

@@ -169,9 +169,12 @@ def test_numbers_are_written_as_in_print():
 # ---- fronts ----------------------------------------------------------------------------------------------
 
 
-def test_a_front_is_the_most_coverage_at_a_reward_or_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fronts, "REWARDS", np.array([0.5, 0.8, 0.9, 0.95]))
-    assert fronts.front([(0.85, 6.0), (0.92, 4.0), (0.4, 8.0)]).tolist() == [6.0, 6.0, 4.0, 0.0]
+def test_a_front_is_the_most_coverage_at_a_reward_or_above() -> None:
+    rewards, coverage = np.array([0.85, 0.92, 0.4]), np.array([6.0, 4.0, 8.0])
+    wanted = np.array([0.5, 0.8, 0.9, 0.95])
+    assert fronts.front(rewards, coverage, wanted).tolist() == [6.0, 6.0, 4.0, 0.0]
+    both = fronts.front(np.stack([rewards, 1 - rewards], 1), np.stack([coverage, coverage], 1), wanted)
+    assert both.tolist() == [[6.0, 6.0, 4.0, 0.0], [8.0, 0.0, 0.0, 0.0]]
 
 
 def test_gains_are_over_the_best_published_front_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
