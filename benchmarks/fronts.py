@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from benchmarks.runs import write_json
 from distmatch.settings.compose import Catalogue, compose
 from distmatch.study.comparison.report import markdown
-from distmatch.study.comparison.style import QUIET, SETTINGS, START, colours, legend_below, save
+from distmatch.study.comparison.style import QUIET, SETTINGS, START, colours, save
 from distmatch.study.lab_study import Cell, Finished, computed, make_cells, read_finished
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -157,7 +157,7 @@ def draw(
         file: The PNG.
     """
     with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.2 + 3.9 * len(panels), 4.6), dpi=150, layout="constrained")
+        figure = Figure(figsize=(2.0 + 4.2 * len(panels), 4.4), dpi=150, layout="constrained")
         row = figure.subplots(1, len(panels), squeeze=False)[0]
         palette = colours(list(next(iter(panels.values()))))
         for axes, (title, methods) in zip(row, panels.items(), strict=True):
@@ -170,7 +170,7 @@ def draw(
                 axes.plot(x, y, "D", ms=5, color=START)
                 axes.annotate(name, (x, y), (0, 6), textcoords="offset points", ha="center", color=QUIET)
             axes.set(title=title, xlabel=axis_labels[0], ylabel=axis_labels[1] if axes is row[0] else "")
-        legend_below(figure, row[0])
+        figure.legend(*row[0].get_legend_handles_labels(), loc="outside right center", handlelength=2.2)
         save(figure, file)
 
 

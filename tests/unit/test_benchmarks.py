@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import answers, fronts, run_seeds
+from benchmarks import answers, fronts, fronts_np, run_seeds
 from benchmarks import reads_the_instance as reads
 from benchmarks.estimates import estimate
 from benchmarks.runs import read_run, read_runs
@@ -17,6 +18,7 @@ from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
 from distmatch.sampling.hf import HFSampler
 from distmatch.settings.compose import Catalogue
+from distmatch.study.comparison.existing import differing, settings
 from distmatch.study.comparison.plan import make_plan
 from distmatch.study.comparison.report import number
 from distmatch.study.comparison.request import read_request
@@ -187,7 +189,36 @@ def test_gains_are_over_the_best_published_front_of_the_same_seed(monkeypatch: p
     assert gains["vargrad"] == {1: -0.5, 2: -1.0}
 
 
-def test_every_method_of_the_fronts_composes_at_every_temperature() -> None:
+def test_every_method_of_the_fronts_composes_at_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "SEEDS", (1,))
     cells = fronts.cells_of("equal_modes", (), iterations=3)
-    assert len(cells) == len(fronts.SEEDS) * sum(len(values) for *_, values in fronts.METHODS.values())
+    assert len(cells) == sum(len(values) for *_, values in fronts.METHODS.values())
     assert {len(values) for *_, values in fronts.METHODS.values()} == {6}
+
+
+def test_every_variant_of_the_fronts_on_np_tiny_composes() -> None:
+    catalogue = Catalogue(fronts_np.CONFIG.parent, fronts_np.CONFIG.stem)
+    asked = read_request(catalogue, fronts_np.request(Path("out"), ["eval_samples=4"]))
+    plan = make_plan(asked, Catalogue(fronts_np.CONFIG.parent, "train"))
+    points = sum(len(values) for *_, values in fronts_np.METHODS.values())
+    assert len(plan.arms) == 1 + points and len(plan.cells) == len(fronts_np.SEEDS) * (1 + points)
+    assert set(fronts_np.METHODS) == set(fronts.METHODS) and asked.eval_samples == 4
+    first, *others = (settings(cell.cfg) for cell in plan.cells if cell.seed == fronts_np.SEEDS[0])
+    found = {key for other in others for key in differing(first, other)}
+    assert all(key.startswith(("algo.", "choices.algo")) for key in found)  # nothing else differs
+
+
+def test_gains_on_np_tiny_are_paired_in_every_resample() -> None:
+    quality = np.array([0.81, 0.72, 0.60])  # the sample and two resamples
+    arms = []
+    for method, (*_, values) in fronts_np.METHODS.items():
+        for place, value in enumerate(values):
+            distinct = np.array([8.0, 9.0, 10.0]) - place + (method == "levelled 1")
+            columns = np.column_stack([quality, distinct])
+            arms.append(SimpleNamespace(label=f"{method} @ {value:.4g}", replicates=columns))
+    results = SimpleNamespace(arms=arms, column=["quality_ratio", "distinct@32"].index)
+    found = fronts_np.gains(results)
+    assert found["levelled 1"].value == pytest.approx(1.0)  # one more at every quality
+    # Where no point reaches a quality, nobody gains: 7 of 15 qualities up to 0.72, none up to 0.60.
+    assert found["levelled 1"].low == pytest.approx(0.025 * 7 / 15)
+    assert [found[m].value for m in ("vargrad", "levelled 0.5")] == [0.0, 0.0]
