@@ -168,9 +168,9 @@ def test_a_million_characters_take_no_time(name):
     text = HOSTILE[name]
     seconds = []
     for _ in range(3):  # the best of three, for busy machines
-        start = time.perf_counter()
+        start = time.process_time()
         parse_integers(text, "sequence")
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.05
 
 

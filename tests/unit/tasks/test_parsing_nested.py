@@ -135,9 +135,9 @@ HOSTILE = {
 def test_a_million_characters_take_no_time(name):
     seconds = []
     for _ in range(3):  # the best of three, for busy machines
-        start = time.perf_counter()
+        start = time.process_time()
         parse_rows(HOSTILE[name], "[(")
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.05
 
 
