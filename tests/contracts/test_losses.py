@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
-from distmatch.losses.base import NEEDS, Loss, check_needs
+from distmatch.losses.base import NEEDS, Loss
 from tests.anchors import anchor_folder
 from tests.builders import make_batch, make_policy, take_rows
 
@@ -260,9 +260,8 @@ def test_missing_needs_are_named(loss: Loss) -> None:
         owner = batch if hasattr(batch, need) else policy
         lacking = dataclasses.replace(owner, **{need: None})
         pair = (lacking, policy) if owner is batch else (batch, lacking)
-        for call in (loss, lambda *args: check_needs(loss, *args)):
-            with pytest.raises(ValueError, match=need):
-                call(*pair)
+        with pytest.raises(ValueError, match=need):
+            loss(*pair)
 
 
 def test_too_small_groups_are_refused(loss: Loss) -> None:

@@ -45,6 +45,14 @@ def test_an_honest_engine_trains_on(lab_weights: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("canary-*"))
 
 
+def test_under_mixed_precision_gap_and_mismatch_are_of_one_size(lab_weights: Path, tmp_path: Path) -> None:
+    """Both set the engine, which is exact here, beside the policy that is trained, which rounds."""
+    run(settings(lab_weights, tmp_path / "run", *engine("Engine"), "trainer.precision=bf16-mixed"))
+    for row in metrics(tmp_path / "run"):
+        gap, limit = float(row["rollout/sync_gap"]), float(row["rollout/sync_limit"])
+        assert 1e-4 < gap < min(limit, float(row["train/mismatch_max"]))
+
+
 def test_the_hf_sampler_is_checked_at_the_start_only(
     lab_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

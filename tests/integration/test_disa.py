@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from distmatch.checkpoints import newest_checkpoint
 from distmatch.losses.anchor import REGRESSOR
+from distmatch.modules.tiny import load_tiny
 from distmatch.run import run
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.folder import resume
@@ -88,6 +89,21 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(cold: Path) -> None:
     disa(cold / "cache", folder, "trainer.max_epochs=1")
     run(resume([f"resume={folder}", "trainer.max_epochs=2"]))
     assert_equal_runs(cold / "run", folder)
+
+
+def test_stages_and_run_agree_on_the_reference_under_lora(tmp_path: Path) -> None:
+    """Each makes an adapter of its own, with another seed; the reference is the base of all of them."""
+    load_tiny().save(tmp_path / "base")
+    model = [
+        "model=hf",
+        f"model.path={tmp_path}/base",
+        "model.style=compact",
+        "proposals.models.strong.model=null",
+    ]
+    lora = "model.lora={r: 4, lora_alpha: 8, target_modules: all-linear}"
+    disa(tmp_path / "cache", tmp_path / "run", *model, lora, "seed=3")
+    assert len(metrics(tmp_path / "run")) == 2
+    assert len(list((tmp_path / "cache").glob("proposals-*"))) == 1
 
 
 def test_the_checkpoint_has_no_regressor_but_knows_which_it_was(cold: Path, anchor: Path) -> None:
@@ -184,3 +200,14 @@ def test_the_papers_control_trains_on_the_same_answers(cold: Path, tmp_path: Pat
     ]
     assert texts <= {trajectory["text"] for trajectory in drawn}
     assert not (tmp_path / "train" / "proposals-np_tiny").exists()
+
+
+def test_the_papers_control_makes_its_answers_itself(tmp_path: Path) -> None:
+    """As the smoke run has it, on an empty cache."""
+    paths = [
+        f"paths.cache_dir={tmp_path}/cache",
+        f"paths.log_dir={tmp_path}",
+        f"paths.run_dir={tmp_path}/run",
+    ]
+    run(config("algo=sft", "data=proposals", "debug=smoke", *paths))
+    assert len(metrics(tmp_path / "run")) == 2

@@ -91,7 +91,7 @@ class Canary(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: RolloutBatch | None
     ) -> Report | None:
         """Every rank takes the same turns, so that a sharded model's collective calls meet."""
-        policy, check = pl_module.policy, self._made(trainer)
+        policy, check = pl_module.policy, self._made(trainer, pl_module)
         sampler = next(c.sampler for c in trainer.callbacks if isinstance(c, RolloutCallback))
         own_weights = not isinstance(sampler, HFSampler)
         if check.floor is not None and not own_weights:
@@ -111,7 +111,7 @@ class Canary(Callback):
         check.remember(report)
         return report if own_weights else None
 
-    def _made(self, trainer: Trainer) -> SyncCheck:
+    def _made(self, trainer: Trainer, pl_module: LightningModule) -> SyncCheck:
         """The check, made when the data are there; it asks for nothing longer than the run itself does."""
         if self._check is None:
             data = trainer.datamodule
@@ -125,6 +125,7 @@ class Canary(Callback):
                 self._rows,
                 self._bound,
                 self._engine_dtype,
+                pl_module.precision,
             )
         return self._check
 

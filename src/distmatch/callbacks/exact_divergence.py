@@ -177,7 +177,8 @@ class ExactDivergence(Callback):
         """Log-probabilities of the tokens at the sampling temperature, (S, T)."""
         width = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
         chunks = math.ceil(batch.rows * width / max(width, self._micro_batch_tokens))
-        return score(model, batch, pl_module.sampling.temperature, chunks, {}).logprobs
+        with pl_module.precision():
+            return score(model, batch, pl_module.sampling.temperature, chunks, {}).logprobs
 
 
 def spell(lab: Lab, policy: LanguageModel, max_tokens: int) -> list[list[int]]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -102,6 +103,7 @@ class SyncCheck:
         bound: Accept gaps up to this many nats; None derives a limit from floor and number formats.
         engine_dtype: In which number format the engine computes, by name; `auto` is the policy's, but
             bfloat16 for a float32 policy on a GPU, as `sampler=vllm` has it.
+        precision: Makes the context in which the trainer scores, as autocast under bf16-mixed.
 
     Attributes:
         floor: The gap of the first check in nats, None before it.
@@ -115,6 +117,7 @@ class SyncCheck:
         rows: int = 4,
         bound: float | None = None,
         engine_dtype: str = "auto",
+        precision: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
         self.prompts = [list(prompt) for prompt in prompts]
         self.params = params
@@ -123,6 +126,7 @@ class SyncCheck:
         self._rows = rows
         self._bound = bound
         self._engine_dtype = engine_dtype
+        self._precision = precision
         self._last: Sequences | None = None
         self._seeds = [
             derive_seed("canary", seed, i, k) for i in range(len(self.prompts)) for k in range(params.n)
@@ -151,7 +155,8 @@ class SyncCheck:
         report = Report(fixed, some, 0.0, self.rounding)
         if self.floor is None:
             report = dataclasses.replace(report, rounding=self._measure_rounding(policy, report))
-            found = suspect(policy, fixed, self.params.temperature)
+            with self._precision():
+                found = suspect(policy, fixed, self.params.temperature)
             report = dataclasses.replace(report, suspect=found if report.gap > EXACT else None)
         return dataclasses.replace(report, limit=self._limit(policy, report.rounding))
 
@@ -172,7 +177,9 @@ class SyncCheck:
         unseen = [_unseen(prompt, self.prompts) for prompt in self.prompts]
         fresh = self.compare(policy, self.sample(policy, sampler, unseen))
         worst = max(report.sets, key=Sequences.gap)
-        return explain(policy, worst, report.fixed, self._last, fresh, self.params.temperature, report.limit)
+        told = (self.params.temperature, report.limit)
+        with self._precision():
+            return explain(policy, worst, report.fixed, self._last, fresh, *told)
 
     # ---- pieces --------------------------------------------------------------------------------------------
 
@@ -187,22 +194,30 @@ class SyncCheck:
 
     def compare(self, policy: LanguageModel, batch: RolloutBatch) -> Sequences:
         """The trainer's scores beside the engine's, a row at a time."""
-        return Sequences(batch, score_rows(policy, batch, self.params.temperature))
+        with self._precision():
+            return Sequences(batch, score_rows(policy, batch, self.params.temperature))
 
     def _measure_rounding(self, policy: LanguageModel, report: Report) -> float:
         if _dtype(policy) != torch.float32:
             return HALF_ROUNDING
-        with torch.autocast(policy.device.type, torch.bfloat16):
-            rounded = [score_rows(policy, s.batch, self.params.temperature) for s in report.sets]
-        pairs = zip(report.sets, rounded, strict=True)
-        return max(mean_gap(seen.trainer, other, seen.batch.completion_mask) for seen, other in pairs)
+        gaps = []
+        for seen in report.sets:
+            exact = score_rows(policy, seen.batch, self.params.temperature)
+            with torch.autocast(policy.device.type, torch.bfloat16):
+                rounded = score_rows(policy, seen.batch, self.params.temperature)
+            gaps.append(mean_gap(exact, rounded, seen.batch.completion_mask))
+        return max(gaps)
 
     def _limit(self, policy: LanguageModel, rounding: float) -> float:
         if self._bound is not None:
             return self._bound
-        exact = self._float32_engine(policy) and _dtype(policy) == torch.float32
+        exact = self._float32_engine(policy) and self._float32_trainer(policy)
         least, most = (EXACT, EXACT_BOUND) if exact else (rounding, MARGIN * rounding)
         return most if self.floor is None else min(most, max(least, MARGIN * self.floor))
+
+    def _float32_trainer(self, policy: LanguageModel) -> bool:
+        with self._precision():
+            return _dtype(policy) == torch.float32 and not torch.is_autocast_enabled(policy.device.type)
 
     def _float32_engine(self, policy: LanguageModel) -> bool:
         if self._engine_dtype == "auto":

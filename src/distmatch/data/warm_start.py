@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from distmatch.callbacks.rollout import evaluate
 from distmatch.data.demonstrations import DemonstrationDataModule, Demonstrations
+from distmatch.data.rollouts import RolloutDataModule
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.language_model import LanguageModel
 from distmatch.modules.supervised import SupervisedModule
@@ -29,6 +30,9 @@ from distmatch.sampling.hf import HFSampler
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
 from distmatch.tasks.base import Task
+
+HELD_OUT = ("max_prompt_tokens", "max_tokens", "temperature", "eval_prompts", "eval_samples", "eval_split")
+"""Settings of `data` by which the result is measured."""
 
 
 def warm_start(cfg: DictConfig) -> dict[str, float]:
@@ -147,8 +151,13 @@ def _trainer(cfg: DictConfig) -> Trainer:
 
 
 def _measure(cfg: DictConfig, policy: LanguageModel, task: Task) -> dict[str, float]:
-    """Held-out figures of a policy; not with the run's sampler, on which the result must not depend."""
-    data = instantiate(cfg.data, _partial_=True)(task=task, policy=policy, seed=int(cfg.warm_start.seed))
+    """Held-out figures of a policy; not with the run's sampler, on which the result must not depend.
+
+    Nor with the run's data module, whose trajectories may come of this very stage.
+    """
+    data = RolloutDataModule(
+        task, policy, 1, 1, seed=int(cfg.warm_start.seed), **{key: cfg.data[key] for key in HELD_OUT}
+    )
     sampler = HFSampler()
     sampler.setup(policy)
     metrics = BenchmarkMetrics(task.categories(), data.eval_sampling.n)

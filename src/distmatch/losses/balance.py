@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import over, token_mean
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss
 from distmatch.losses.kl import clamped
 from distmatch.losses.log_z import LogZ
 from distmatch.ops import LOG_RATIO_LIMIT, group_zscore, log_ratio, masked_sum, sequence_logprob, where_mask
@@ -120,7 +120,6 @@ class BalanceLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The weighted mean of squared residuals."""
-        check_needs(self, batch, policy)
         live = batch.loss_mask.any(dim=1)  # (B,)
         gap = self._reference_gap(batch, policy.logprobs)  # (B,)
         rewards = self._rewards(batch.rewards, batch.group_size, live).to(gap.dtype)

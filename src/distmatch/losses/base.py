@@ -51,6 +51,11 @@ class Loss(nn.Module, ABC):
         # On the instance: a class attribute would hide the module that a subclass registers under this name.
         self.value_head = None
 
+    def __call__(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
+        """`forward`, once everything that the loss declares to need is there; see `check_needs`."""
+        check_needs(self, batch, policy)
+        return super().__call__(batch, policy)
+
     def param_groups(self, lr: float) -> list[dict[str, object]]:
         """Optimizer groups of the loss's own parameters; by default one group at the policy's rate `lr`."""
         own = [p for p in self.parameters() if p.requires_grad]

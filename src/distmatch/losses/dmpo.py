@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import over
-from distmatch.losses.base import Loss, ZeroSignal, check_needs, drops
+from distmatch.losses.base import Loss, ZeroSignal, drops
 from distmatch.ops import (
     flat_groups,
     group_log_softmax,
@@ -159,7 +159,6 @@ class DMPOLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The base's loss plus the weighted matching term."""
-        check_needs(self, batch, policy)
         matching, metrics = self._match(batch, policy.logprobs)
         if self.base is None:
             return LossOutput(self.weight * matching, metrics)

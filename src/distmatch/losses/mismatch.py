@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import token_mean
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss
 from distmatch.ops import LOG_RATIO_LIMIT, log_ratio, masked_sum, where_mask
 
 
@@ -116,7 +116,6 @@ class MismatchCorrection(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The base's loss, with weights on its gradient in the log-probabilities."""
-        check_needs(self, batch, policy)
         mask = batch.loss_mask
         gap = log_ratio(batch.old_logprobs, batch.sampler_logprobs, mask)
         raw = self._log_weight(gap).exp()  # (B, T)

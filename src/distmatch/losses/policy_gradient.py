@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import make_aggregation, over, token_mean
-from distmatch.losses.base import Loss, ZeroSignal, check_needs, drops
+from distmatch.losses.base import Loss, ZeroSignal, drops
 from distmatch.losses.kl import choose_kl_estimator, choose_kl_loss, clamped
 from distmatch.ops import flat_groups, group_centred, group_zscore, log_ratio, masked_sum, where_mask
 
@@ -86,7 +86,6 @@ class GRPOLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The clipped surrogate, plus the KL term if it has a weight."""
-        check_needs(self, batch, policy)
         advantages = self.advantages(batch)[:, None]  # (B, 1)
         gap = log_ratio(policy.logprobs, batch.old_logprobs, batch.loss_mask)  # (B, T)
         ratio = self.ratio(gap, batch)

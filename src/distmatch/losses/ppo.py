@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import make_aggregation, token_mean
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss
 from distmatch.losses.gae import generalized_advantages
 from distmatch.losses.kl import k1
 from distmatch.losses.policy_gradient import clipped_surrogate, ratio_metrics
@@ -153,7 +153,6 @@ class PPOLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """The clipped surrogate plus the critic's loss."""
-        check_needs(self, batch, policy)
         mask, dtype = batch.loss_mask, policy.logprobs.dtype
         old_values, values = (where_mask(v, mask).to(dtype) for v in (batch.old_values, policy.values))
         rewards = self._token_rewards(batch).to(dtype)

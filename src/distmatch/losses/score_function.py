@@ -9,7 +9,7 @@ from torch import Tensor
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.advantages import leave_one_out
 from distmatch.losses.aggregate import make_aggregation
-from distmatch.losses.base import Loss, ZeroSignal, check_needs, drops
+from distmatch.losses.base import Loss, ZeroSignal, drops
 from distmatch.losses.policy_gradient import signal_metrics
 from distmatch.ops import group_centred, group_zscore, where_mask
 
@@ -45,7 +45,6 @@ class ScoreFunctionLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """See the class."""
-        check_needs(self, batch, policy)
         advantages = self.advantages(batch)[:, None]  # (B, 1)
         loss = self._aggregate(-advantages * where_mask(policy.logprobs, batch.loss_mask), batch)
         return LossOutput(loss, signal_metrics(advantages, batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
 from distmatch.losses.aggregate import make_aggregation, over
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss
 from distmatch.ops import where_mask
 
 
@@ -47,7 +47,6 @@ class SFTLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         """See the class."""
-        check_needs(self, batch, policy)
         kept = batch.rewards >= self.min_reward  # (B,)
         loss = self._aggregate(-where_mask(policy.logprobs, batch.loss_mask & kept[:, None]), batch)
         rows = (kept & batch.loss_mask.any(dim=1)).sum()

@@ -135,8 +135,16 @@ class LanguageModel(nn.Module):
         return _hash_tensors(frozen) if frozen else ""
 
     def weights_hash(self) -> str:
-        """Hex digest of all parameters."""
-        return _hash_tensors(list(self.named_parameters()))
+        """Hex digest of all parameters; of a LoRA model whose adapter changes nothing yet, that of its base.
+
+        A new adapter has random numbers in A and zeros in B: it is another one in every process.
+        """
+        named = list(self.named_parameters())
+        if self.adapted and not any(bool(p.any()) for name, p in named if "lora_B" in name):
+            base = [(name, p) for name, p in named if "lora_" not in name]
+            # PEFT puts two words into the names of the base's weights.
+            named = [(n.replace("base_model.model.", "").replace(".base_layer.", "."), p) for n, p in base]
+        return _hash_tensors(named)
 
     def frozen_copy(self) -> LanguageModel:
         """A second model with these weights that never trains: the reference `initial_policy`."""

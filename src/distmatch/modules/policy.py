@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from distmatch.batch import PolicyOutput, RolloutBatch, Totals
-from distmatch.losses.base import Loss, check_declaration, check_needs, check_output
+from distmatch.losses.base import Loss, check_declaration, check_output
 from distmatch.metrics.benchmark import BenchmarkMetrics
 from distmatch.modules.evidence import NonFiniteError, blame, keep
 from distmatch.modules.language_model import LanguageModel, Reference
@@ -102,9 +103,14 @@ class PolicyModule(LightningModule):
             value_head=self.loss.value_head if "values" in needs else None,
         )
 
+    def precision(self) -> AbstractContextManager:
+        """The arithmetic of a training step: whatever is compared with one is scored inside."""
+        return nullcontext() if self._trainer is None else self.trainer.precision_plugin.forward_context()
+
     def _score(self, model: LanguageModel, batch: RolloutBatch, **wants: Any) -> PolicyOutput:
-        width = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
-        return score(model, batch, self.sampling.temperature, self._count_chunks(batch.rows, width), wants)
+        chunks = self._count_chunks(batch.rows, batch.prompt_ids.shape[1] + batch.completion_ids.shape[1])
+        with self.precision():
+            return score(model, batch, self.sampling.temperature, chunks, wants)
 
     def _count_chunks(self, rows: int, width: int) -> int:
         """The same number on every rank, since a sharded model's forward is a collective."""
@@ -165,7 +171,6 @@ class PolicyModule(LightningModule):
         policy = self(batch)
         if "old_logprobs" in self.loss.requires and batch.old_logprobs is None:
             batch = dataclasses.replace(batch, old_logprobs=policy.logprobs.detach())
-        check_needs(self.loss, batch, policy)
         output = self.loss(batch, policy)
         check_output(self.loss, output)
         if not bool(torch.isfinite(output.loss.detach())):

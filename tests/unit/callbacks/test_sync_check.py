@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 import torch
 
+from distmatch.callbacks.sync_causes import score_rows
 from distmatch.callbacks.sync_check import EXACT, SyncCheck, SyncError, fixed_prompts
 from distmatch.modules.language_model import LanguageModel, load_language_model
 from distmatch.sampling.base import SamplingParams
@@ -87,6 +89,30 @@ def test_a_bfloat16_engine_has_a_floor_of_its_own(policy: LanguageModel) -> None
         assert 1e-3 < report.rounding < 0.1
         update(policy, seed=seed)
         engine.sync(policy)
+
+
+def bf16_mixed() -> AbstractContextManager:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_trainer_under_mixed_precision_is_compared_as_it_trains(policy: LanguageModel, dtype: str) -> None:
+    checked = check(engine_dtype=dtype, precision=bf16_mixed)
+    engine = started(engines.StopsSyncing(dtype), policy)
+    for seed in range(3):
+        report = checked(policy, engine)
+        with bf16_mixed():
+            expected = score_rows(policy, report.fixed.batch, 1.0)
+        assert torch.equal(report.fixed.trainer, expected)
+        assert 1e-3 < report.gap < report.limit
+        assert 1e-3 < report.rounding < 0.1
+        update(policy, seed=seed)
+        engine.sync(policy)
+    checked(policy, engine)
+    engine.frozen = True
+    update(policy, 0.01)
+    engine.sync(policy)
+    assert caught(checked, policy, engine).cause == "old_weights"
 
 
 def test_an_undeclared_bfloat16_engine_is_refused_with_the_way_out(policy: LanguageModel) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from distmatch.batch import Totals
-from distmatch.losses.base import Loss, check_needs
+from distmatch.losses.base import Loss
 from distmatch.ops import flat_groups, group_centred, group_log_softmax, group_zscore
 from tests.builders import make_batch, make_policy
 
@@ -66,7 +66,7 @@ def test_unknown_needs_are_refused() -> None:
 
     batch = make_batch()
     with pytest.raises(ValueError, match="requires logits, which nobody computes"):
-        check_needs(Dreamer(), batch, make_policy(batch))
+        Dreamer()(batch, make_policy(batch))
 
 
 def test_rewards_of_the_wrong_shape_are_refused() -> None:

@@ -143,6 +143,22 @@ def test_lora_trains_the_adapter_only_and_merges_out_of_place(adapted: LanguageM
     assert not torch.allclose(twin(ids).logits, base, atol=1e-2)
 
 
+def test_a_new_adapter_is_not_in_the_hash_and_a_trained_one_is(
+    small_policy: LanguageModel, adapted: LanguageModel, tmp_path: Path
+) -> None:
+    """Stages and runs must agree on the reference, whatever the seed with which each makes its adapter."""
+    lora = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        new = load_language_model(str(tmp_path), "compact", lora=lora)
+        assert new.weights_hash() == small_policy.weights_hash()
+    before = adapted.weights_hash()
+    assert before != small_policy.weights_hash()
+    with torch.no_grad():
+        next(p for name, p in adapted.trainable().items() if "lora_A" in name).add_(1.0)
+    assert adapted.weights_hash() != before
+
+
 def test_a_frozen_copy_keeps_the_weights_of_its_moment(small_policy: LanguageModel) -> None:
     reference = small_policy.frozen_copy()
     before = reference.weights_hash()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import Trainer
 from torch import nn
 
 from distmatch.batch import LossOutput, PolicyOutput, RolloutBatch
@@ -242,6 +243,32 @@ def test_tied_weights_are_saved_under_both_names(small_policy: LanguageModel) ->
     checkpoint = {"state_dict": made.state_dict()}
     made.on_save_checkpoint(checkpoint)
     assert set(checkpoint["state_dict"]) == set(made.state_dict())
+
+
+# ---- precision ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed() -> Trainer:
+    """A trainer under bf16-mixed on the CPU."""
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    return Trainer(accelerator="cpu", precision="bf16-mixed", **quiet)
+
+
+@pytest.mark.parametrize("tokens", [45, 10**6])
+def test_under_mixed_precision_the_first_update_has_ratio_one(
+    small_policy: LanguageModel, mixed: Trainer, tokens: int
+) -> None:
+    """What is annotated and the training step round alike; the reference is the policy here."""
+    loss = Recorder("old_logprobs", "ref_logprobs")
+    made = module(small_policy, loss, micro_batch_tokens=tokens)
+    made.updates_per_rollout, made.trainer = 2, mixed
+    batch = made.annotate(rollouts(small_policy))
+    with mixed.precision_plugin.train_step_context():
+        logged(made, batch, 0)
+    seen, policy = loss.seen[0]
+    assert torch.allclose(policy.logprobs, seen.old_logprobs, atol=1e-6)
+    assert torch.allclose(policy.logprobs, seen.ref_logprobs, atol=1e-6)
 
 
 # ---- mismatch ----------------------------------------------------------------------------------------------

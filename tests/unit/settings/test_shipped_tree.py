@@ -19,6 +19,13 @@ def test_the_shipped_defaults_are_accepted():
     check(compose(SHIPPED, ["debug=smoke"]))
 
 
+@pytest.mark.parametrize("data", [["data=proposals"], ["data=stored_rollouts", "data.path=runs/one"]])
+def test_a_smoke_run_leaves_stored_answers_their_groups_of_one(data):
+    cfg = compose(SHIPPED, ["algo=sft", *data, "debug=smoke"])
+    check(cfg)
+    assert cfg.data.group_size == 1
+
+
 @pytest.mark.parametrize("choice", [f"{g}={o}" for g in SHIPPED.groups() for o in SHIPPED.options(g)])
 def test_every_shipped_option_takes_its_keys(choice):
     try:

@@ -14,6 +14,7 @@ from distmatch.settings.errors import ConfigError
 from distmatch.settings.folder import write_config
 from distmatch.study.compare import main
 from distmatch.study.comparison.cells import check_folders
+from distmatch.study.comparison.evaluation import start_name
 from distmatch.study.comparison.existing import read_plan
 from distmatch.study.comparison.plan import Plan, find_baseline, literal, make_arms, make_plan
 from distmatch.study.comparison.request import read_request
@@ -58,6 +59,22 @@ def test_any_settings_can_be_axes():
 def test_an_axis_can_be_given_by_its_key_alone():
     found = plan("axes.algo.weight=[1,2]", "axes.module.lr=[1e-4]", "seeds=[0]", "algo=dmpo")
     assert [arm.label for arm in found.arms] == ["weight=1, lr=0.0001", "weight=2, lr=0.0001"]
+
+
+def starts(found: Plan) -> set[str]:
+    return {start_name(cell.cfg, found.request) for cell in found.cells}
+
+
+def test_arms_that_begin_alike_have_one_start():
+    """Whether an arm samples or reads what it trains on is nothing to the policy before training."""
+    stored = "['algo=sft','data=stored_rollouts','data.path=there']"
+    read = f"variants={{a: ['algo=sft','data=proposals'], b: ['algo=grpo'], c: {stored}}}"
+    assert len(starts(plan(read, "seeds=[0]"))) == 1
+    assert len(starts(plan(read, "seeds=[0]", "model.weights=stage:warm_start"))) == 1
+    made = "axes={warm_start.steps: [1, 2]}"
+    assert len(starts(plan(made, "seeds=[0]", "model.weights=stage:warm_start"))) == 2
+    assert len(starts(plan(made, "seeds=[0]"))) == 1
+    assert len(starts(plan("axes={data.temperature: [0.5, 1]}", "seeds=[0]"))) == 2
 
 
 def test_unequal_budgets_are_named():
@@ -142,6 +159,7 @@ REFUSED = [
     (["axes={task: [tsp, knapsack]}", "seeds=[0]"], "a comparison needs the same prompts"),
     (["experiment=dmpo_gird"], "Did you mean experiment=dmpo_grid"),
     (["runs=[/nowhere]"], "/nowhere has no config.yaml"),
+    (["runs=[/nowhere,/else,/nowhere/]"], "runs: /nowhere is named twice"),
     (["runs=[/nowhere]", "algos=[dmpo]"], "leave out"),
     (["variants={a: 3}"], "variants="),
     (["--cell"], "Did you mean --cells"),

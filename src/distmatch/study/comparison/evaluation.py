@@ -70,9 +70,12 @@ class Record:
 
 
 def start_name(cfg: DictConfig, request: Request) -> str:
-    """A name for the policy before training: equal for configs whose evaluations would be equal."""
+    """A name for the policy before training: equal for configs whose evaluations would be equal.
+
+    What an arm trains on, sampled or stored, is not in it.
+    """
     model = OmegaConf.to_container(cfg.model, resolve=True)
-    made = OmegaConf.to_container(cfg.warm_start) if _has_marks(cfg) else None
+    made = OmegaConf.to_container(cfg.warm_start) if _has_marks(cfg.model) else None
     return f"start-{_digest(_asked(cfg, request), model, made)[:8]}"
 
 
@@ -128,7 +131,7 @@ def sample_records(cfg: DictConfig, export: Path | None, request: Request) -> li
         ConfigError: The policy cannot be loaded, or a prompt is over its budget.
     """
     quiet()
-    if _has_marks(cfg):
+    if _has_marks(cfg.model) or _has_marks(cfg.data):
         cfg = cfg.copy()
         prepare(cfg)
     model = cfg.model if export is None else trained_model(cfg, export)
@@ -180,10 +183,9 @@ def _records(rollouts: Rollouts, data: RolloutDataModule, seed: int) -> Iterable
         )
 
 
-def _has_marks(cfg: DictConfig) -> bool:
-    """Whether model or data stand for results of a stage; those of the loss are not needed here."""
-    parts = (OmegaConf.to_container(cfg[part]) for part in ("model", "data"))
-    return any(str(value).startswith(STAGE_MARK) for part in parts for value in flatten(part).values())
+def _has_marks(node: DictConfig) -> bool:
+    """Whether a value in it stands for the result of a stage; those of the loss are not needed here."""
+    return any(str(value).startswith(STAGE_MARK) for value in flatten(OmegaConf.to_container(node)).values())
 
 
 def _asked(cfg: DictConfig, request: Request) -> object:

@@ -95,6 +95,9 @@ def read_request(catalogue: Catalogue, overrides: Sequence[str]) -> Request:
             "runs= reads finished runs as they are: leave out algos, variants and settings of train.py "
             f"({' '.join(common) or 'none here'}); axes may name the settings in which the runs differ"
         )
+    for place, run in enumerate(runs):
+        if run in runs[:place]:
+            raise ConfigError(f"runs: {run} is named twice; name each run once")
     _check_common(common, [*axes])
     return Request(
         axes=axes,
