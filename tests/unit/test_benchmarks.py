@@ -189,6 +189,13 @@ def test_gains_are_over_the_best_published_front_of_the_same_seed(monkeypatch: p
     assert gains["vargrad"] == {1: -0.5, 2: -1.0}
 
 
+def test_the_interval_of_ten_seeds_is_students() -> None:
+    # Student's own example, Biometrika 6 (1908): additional hours of sleep of ten patients.
+    hours = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    assert len(hours) == len(fronts.SEEDS)
+    assert fronts.interval(hours) == pytest.approx((1.58, 0.70, 2.46), abs=0.005)
+
+
 def test_every_method_of_the_fronts_composes_at_every_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fronts, "SEEDS", (1,))
     cells = fronts.cells_of("equal_modes", (), iterations=3)
