@@ -18,6 +18,7 @@ from torch import Tensor
 from distmatch.batch import RolloutBatch
 from distmatch.losses.anchor import RegressorLogZ
 from distmatch.ops import sequence_logprob, where_mask
+from distmatch.settings.manifest import numbers
 
 SURE = 4.0
 """Standard errors from which a distance is no chance."""
@@ -133,7 +134,7 @@ class LogZWatch(Callback):
         mine = torch.tensor([float(value) for value in sums], device=pl_module.device)
         prompts, total, squares, residuals = trainer.strategy.reduce(mine, reduce_op="sum").tolist()
         self._recent.append(Tally(prompts, total, squares, float(x.shape[1])))
-        expected, seen = head.anchor.manifest["watch"], Tally.over(list(self._recent))
+        expected, seen = numbers(head.anchor.manifest["watch"]), Tally.over(list(self._recent))
         error = seen.error(expected)
         figures = {
             "residual": residuals / prompts,

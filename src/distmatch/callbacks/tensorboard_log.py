@@ -29,25 +29,35 @@ Setting = str | int | float | bool
 class FiniteTensorBoardLogger(TensorBoardLogger):
     """Lightning's logger, without the scalars that are not finite: TensorBoard would draw them.
 
+    A scalar is logged once a step: what comes again for the step of the last call is left out.
+
     Attributes:
-        dropped: How many were left out; also the scalar `log/dropped_scalars`, from the first one on.
+        dropped: How many were not finite; also the scalar `log/dropped_scalars`, from the first one on.
     """
 
     dropped: int = 0
+    _last_step: int | None = None
+    _names: frozenset[str] = frozenset()  # of the last step
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log the finite ones."""
-        values = {name: float(value) for name, value in metrics.items()}
+        """Log the finite ones that this step does not have yet."""
+        before = self._names if step == self._last_step else frozenset()
+        values = {name: float(value) for name, value in metrics.items() if name not in before}
+        self._last_step, self._names = step, before | values.keys()
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         self.dropped += len(values) - len(finite)
-        if self.dropped:
+        if values and self.dropped:
             finite["log/dropped_scalars"] = float(self.dropped)
         super().log_metrics(finite, step)
 
 
 class TensorBoardLog(Callback):
     """Writes samples, pictures, histograms and, once at the end, settings with final figures; rank 0 only.
+
+    It also has the scalars of an iteration written before its checkpoint, which Lightning does after it: a
+    run that is killed in between and resumed has no gap. What is written for an iteration without a
+    checkpoint is dropped on resume (`purge_step` of `distmatch.run.build`).
 
     Tags: `completions/<train or val>/<task>`, `solutions/<train or val>/<task>`, `distribution/reward` and
     `distribution/length`. Held-out samples show the same prompt in every evaluation.
@@ -87,7 +97,7 @@ class TensorBoardLog(Callback):
     # ---- hooks ---------------------------------------------------------------------------------------------
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Histograms of this iteration and, at the rhythm, its samples."""
+        """Histograms of this iteration and, at the rhythm, its samples; then its scalars, on the disk."""
         rollouts = _rollout_callback(trainer).latest
         for writer in _writers(trainer):
             step = trainer.global_step
@@ -98,6 +108,7 @@ class TensorBoardLog(Callback):
             )
             if self._every and trainer.current_epoch % self._every == 0:
                 self._add_samples(writer, trainer, pl_module, rollouts, "train")
+        self._log_scalars(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Samples of held-out prompts."""
@@ -108,6 +119,15 @@ class TensorBoardLog(Callback):
             self._add_samples(writer, trainer, pl_module, rollouts, "val")
 
     # ---- steps ---------------------------------------------------------------------------------------------
+
+    def _log_scalars(self, trainer: Trainer) -> None:
+        """Hand over what Lightning logs after the checkpoint; the logger takes it only once."""
+        trainer.logged_metrics.clear()  # of iterations before; the next line gathers those of this one
+        scalars = {name: value for name, value in trainer.logged_metrics.items() if name != "step"}
+        for logger in trainer.loggers:
+            if isinstance(logger, FiniteTensorBoardLogger):
+                logger.log_metrics(scalars, trainer.global_step)
+                logger.save()
 
     def _add_samples(
         self, writer: SummaryWriter, trainer: Trainer, pl_module: PolicyModule, rollouts: Rollouts, where: str

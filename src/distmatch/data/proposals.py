@@ -18,7 +18,6 @@ longer run would have drawn: the same tokens, and log-probabilities equal to rou
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from distmatch.data.proposal_records import held, write_shard
 from distmatch.data.warm_start import settings_hash
 from distmatch.settings import lock
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest
+from distmatch.settings.manifest import MANIFEST, json_text, load_manifest
 from distmatch.study.log_z_report import report
 
 
@@ -94,5 +93,5 @@ def _check_same(base: Path, described: dict[str, Any]) -> None:
 
 def _write(file: Path, values: dict[str, Any]) -> None:
     scratch = file.with_suffix(".tmp")
-    scratch.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    scratch.write_text(json_text(values), encoding="utf-8")
     scratch.replace(file)

@@ -28,7 +28,7 @@ from distmatch.modules.supervised import SupervisedModule
 from distmatch.modules.tiny import shipped_folder
 from distmatch.sampling.hf import HFSampler
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
+from distmatch.settings.manifest import MANIFEST, json_text, load_manifest, made_whole, numbers
 from distmatch.tasks.base import Task
 
 HELD_OUT = ("max_prompt_tokens", "max_tokens", "temperature", "eval_prompts", "eval_samples", "eval_split")
@@ -46,7 +46,7 @@ def warm_start(cfg: DictConfig) -> dict[str, float]:
     if not (folder / MANIFEST).exists():
         _make(cfg, settings, folder)
     manifest = load_manifest(folder)
-    figures = manifest["figures"]
+    figures = numbers(manifest["figures"])
     print(
         f"warm start in {folder}: success rate {figures['success_rate']:.3f}, "
         f"quality ratio {figures['quality_ratio']:.3f}; use it with model.weights={folder}"
@@ -133,7 +133,7 @@ def _make(cfg: DictConfig, settings: dict[str, Any], folder: Path) -> None:
     }
     with made_whole(folder) as scratch:
         policy.save(scratch)
-        (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        (scratch / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
 
 def _trainer(cfg: DictConfig) -> Trainer:

@@ -6,7 +6,7 @@ their labels, and a manifest that says for which reference, reward, beta and par
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from distmatch.batch import PolicyOutput, RolloutBatch
 from distmatch.losses.log_z import LogZ
 from distmatch.losses.prompt_regressor import PromptRegressor
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest
+from distmatch.settings.manifest import MANIFEST, json_text, load_manifest, numbers
 from distmatch.settings.stage_names import STAGE_MARK
 
 KIND = "log_z"
@@ -71,7 +71,12 @@ class Anchor:
         """
         residuals = self.residuals()
         mean, error = float(residuals.mean()), float(residuals.std()) / len(residuals) ** 0.5
-        then = float(self.manifest["figures"]["bias"])
+        then = numbers(self.manifest["figures"])["bias"]
+        if not math.isfinite(then):
+            raise ConfigError(
+                f"log_z.folder={self.folder}: its figures overflowed when it was fitted for "
+                f"beta={self.manifest['beta']:g}, so it says nothing; lower algo.beta"
+            )
         if not abs(mean - then) <= MOVED:
             raise ConfigError(
                 f"log_z.folder={self.folder}: on its held-out prompts the regressor is {mean:+.2f} nats off "
@@ -99,7 +104,7 @@ def save_anchor(
     save_file({k: v.contiguous() for k, v in regressor.state_dict().items()}, folder / REGRESSOR)
     save_file({"features": features.contiguous(), "labels": labels.contiguous()}, folder / HELD_OUT)
     whole = {"kind": KIND, "regressor": regressor.architecture, **manifest}
-    (folder / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json_text(whole), encoding="utf-8")
 
 
 def load_anchor(folder: Path) -> Anchor:

@@ -5,6 +5,7 @@ DISA (arXiv 2605.17295), stage 2. The regressor is judged here, before any polic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from distmatch.modules.log_z_regressor import (
 )
 from distmatch.sampling.hf import left_pad
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
+from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole, numbers
 from distmatch.study.calibration import Fitted, draw_calibration
 
 CALIBRATION = "calibration.png"
@@ -68,7 +69,7 @@ class Labelled:
         if bad:
             raise ConfigError(
                 f"log Z of {len(bad)} prompts is not finite (first: {self.labels[bad[0]].instance}): the "
-                "proposal never writes what the reference may write"
+                f"proposal never writes what the reference may write, or beta={self.tilt.beta:g} is too large"
             )
         return values
 
@@ -83,7 +84,7 @@ def run(cfg: DictConfig) -> dict[str, float]:
     if not (folder / MANIFEST).exists():
         _make(cfg, folder)
     manifest = load_manifest(folder)
-    figures = manifest["figures"]
+    figures = numbers(manifest["figures"])
     print(
         f"log Z ({manifest['partition']}, beta {manifest['beta']:g}) in {folder}: held-out R^2 "
         f"{figures['r2']:.2f}, squared error {figures['mse']:.3f} against a label variance of "
@@ -215,6 +216,8 @@ def judge(regressor: PromptRegressor, held_out: LabelledPrompts) -> dict[str, fl
 
 def verdict(figures: dict[str, float]) -> str:
     """What the figures mean, in words."""
+    if not math.isfinite(figures["r2"]):
+        return "it cannot be judged: squared errors overflow at so large a beta"
     if figures["mse_of_mean"] <= AS_GOOD * figures["label_variance"]:
         return "the labels of these prompts differ by little more than their noise"
     if figures["mse"] <= AS_GOOD * figures["label_variance"]:

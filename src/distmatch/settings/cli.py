@@ -223,7 +223,9 @@ def help_text(catalogue: Catalogue, usage: str) -> str:
     defaults: dict[str, object] = {}
     for entry in catalogue.main().get("defaults", []):
         if isinstance(entry, DictConfig):
-            defaults.update({str(key).removeprefix("override "): value for key, value in entry.items()})
+            for key in entry:
+                value = "required" if OmegaConf.is_missing(entry, key) else entry[key]
+                defaults[str(key).removeprefix("override ")] = value
     lines = [usage.strip(), "", "Groups (choose one option each; the default is in brackets)"]
     for group in catalogue.groups():
         options = ", ".join(catalogue.options(group)) or "(no options yet)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +47,24 @@ def load_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file} is damaged: it is no object. {_AGAIN}")
     return content
+
+
+def json_text(content: Any) -> str:
+    """Strict JSON with a line end; null for numbers that JSON does not have: nan and the infinities."""
+    return json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
+
+
+def numbers(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures as `load_manifest` gives them, with nan for null."""
+    return {name: math.nan if value is None else float(value) for name, value in figures.items()}
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _AGAIN = "Delete the folder that it lies in; the next run makes it again"

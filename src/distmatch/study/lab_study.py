@@ -14,17 +14,20 @@ that was stopped goes on when it is started again; an entry that fails is report
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from distmatch.settings import lock
 from distmatch.settings.errors import ConfigError
 from distmatch.settings.numbers import Number
 from distmatch.study.comparison.cells import sigterm_interrupts
@@ -80,6 +83,13 @@ class Finished:
 
 def run(cfg: DictConfig) -> int:
     """Run what is missing, then write the tables and the picture; 1 if a cell failed."""
+    try:
+        return _run(cfg)
+    finally:
+        lock.release()
+
+
+def _run(cfg: DictConfig) -> int:
     cells = make_cells(cfg)
     folder = results_folder(cfg)
     done = {(f.entry, f.seed): f for f in read_finished(folder)}
@@ -160,30 +170,34 @@ def checked_seeds(cfg: DictConfig) -> list[int]:
 
 
 def results_folder(cfg: DictConfig) -> Path:
-    """The folder of this study, made or taken up again.
+    """The folder of this study, made or taken up again, and this process's until `lock.release`.
 
     Raises:
-        ConfigError: It holds a study with other settings.
+        ConfigError: It holds a study with other settings, or another process is using it.
     """
     name = OmegaConf.select(cfg, "task.landscape", default="lab")
     folder = Path(cfg.out or f"logs/lab/{name}")
     settings = OmegaConf.to_container(cfg, resolve=True)
     kept = {key: value for key, value in settings.items() if key not in ("out", "jobs", "choices")}
     text = json.dumps(kept, indent=1) + "\n"
-    file = folder / "settings.json"
-    if file.is_file() and any(read_finished(folder)):
-        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
-        others = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-        if others:
-            raise ConfigError(
-                f"out={folder} holds a study with other settings ({', '.join(others)}); name another folder"
-            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock.hold(folder, f"out={folder}")
+        file = folder / "settings.json"
+        if file.is_file() and any(read_finished(folder)):
+            _refuse_other_settings(folder, json.loads(file.read_text(encoding="utf-8")), json.loads(text))
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"out={folder}: cannot write {error.filename}: {error.strerror}") from error
+        raise ConfigError(f"out={folder}: cannot use {error.filename}: {error.strerror}") from error
     return folder
+
+
+def _refuse_other_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    others = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if others:
+        raise ConfigError(
+            f"out={folder} holds a study with other settings ({', '.join(others)}); name another folder"
+        )
 
 
 def read_finished(folder: Path) -> Iterator[Finished]:
@@ -206,7 +220,8 @@ def computed(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Finished 
     """Each cell with its result or with what it raised, as they finish."""
     if not cells:
         return
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(cells)), context, initializer=_end_with_parent) as pool:
         futures = {pool.submit(compute, cell): cell for cell in cells}
         try:
             for future in as_completed(futures):
@@ -219,6 +234,16 @@ def computed(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Finished 
             for worker in active_children():  # Ctrl-C in a terminal has reached them, SIGTERM has not
                 worker.terminate()
             raise
+
+
+def _end_with_parent() -> None:
+    """Let this worker end as soon as its parent has: a SIGKILL of the parent reaches no worker."""
+
+    def wait() -> None:
+        parent_process().join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def compute(cell: Cell) -> Finished:

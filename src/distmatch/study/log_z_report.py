@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -25,6 +23,7 @@ from distmatch.data.proposal_labels import (
 )
 from distmatch.data.proposal_records import Partition, PromptRecord, log_weights, read_proposals, scales
 from distmatch.metrics import log_z
+from distmatch.settings.manifest import json_text
 from distmatch.study.log_z_picture import draw
 
 FILE, PICTURE = "diagnostics.json", "diagnostics.png"
@@ -78,7 +77,7 @@ def report(folder: Path, run_dir: Path, knobs: DictConfig) -> dict[str, float]:
         "prompts": [{k: v for k, v in plain(label).items() if k != "prompt_ids"} for label in labels],
     }
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / FILE).write_text(json.dumps(_json(content), indent=1) + "\n", encoding="utf-8")
+    (run_dir / FILE).write_text(json_text(content), encoding="utf-8")
     untilted = (log_z.effective_sample_size(*_stacked(records, 0.0, partition)) / labels[0].samples).tolist()
     draw(run_dir / PICTURE, title, labels, untilted, scanned, against)
     _write_events(run_dir / "tensorboard", records, labels, beta, partition)
@@ -157,15 +156,6 @@ def _column(labels: Sequence[PromptLabel], name: str) -> Tensor:
     }
     values = [derived[name](x) if name in derived else getattr(x, name) for x in labels]
     return torch.tensor(values, dtype=torch.float64)
-
-
-def _json(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_events(

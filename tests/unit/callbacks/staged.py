@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
@@ -96,6 +97,9 @@ class StagedModule(LightningModule):
         self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
         return self.weight.sum()
 
+    def on_train_batch_end(self, *args: object) -> None:
+        self.log("step", float(self.global_step), on_step=False, on_epoch=True, batch_size=1)
+
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         pass
 
@@ -125,5 +129,5 @@ def staged_trainer(
         logger=list(loggers),
         enable_progress_bar=False,
         enable_model_summary=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
     )

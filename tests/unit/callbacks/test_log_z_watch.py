@@ -161,6 +161,13 @@ def test_it_says_so_where_it_cannot_tell() -> None:
     assert "above" not in judge(Tally(160, 0.0, 0.0, 8), vanished, "f", last=False)
 
 
+def test_a_manifest_without_figures_accuses_nobody(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.loss.log_z.anchor.manifest["watch"] = dict.fromkeys(("ratio", "ratio_error", "between", "within"))
+    assert "could not be judged" in after(bench).finding
+    assert math.isnan(bench.logged["log_z/anchor_minus_onpolicy"])
+
+
 def test_errors_by_hand() -> None:
     """Two prompts with means 1 and 3 from 4 answers each, the proposals' figures smaller or larger."""
     seen = Tally(prompts=2, total=4, squares=10, answers=4)

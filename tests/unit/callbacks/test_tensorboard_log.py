@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -21,8 +24,8 @@ SETTINGS = {
 TASKS = ("tsp", "knapsack", "graph_coloring", "maximum_clique")
 
 
-def make_logger(folder: Path) -> FiniteTensorBoardLogger:
-    return FiniteTensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
+def make_logger(folder: Path, **more: int) -> FiniteTensorBoardLogger:
+    return FiniteTensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False, **more)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,55 @@ def test_settings_and_final_figures_are_one_session_of_the_same_run(
     names = [m.name.tag for m in data["_hparams_/experiment"].experiment.metric_infos]
     assert names == ["final/success_rate"]
     assert "_hparams_/session_end_info" in data
+
+
+class Kill(Exception):
+    """Ends a run where SIGKILL could."""
+
+
+class SavesAndDies(Checkpoint):
+    """Writes checkpoints as the real one does, last of all callbacks, and dies right after one of them."""
+
+    def __init__(self, folder: Path, deadly: int = 1) -> None:
+        self._folder, self._deadly, self.seen = folder, deadly, {}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.save_checkpoint(self._folder / "last.ckpt")
+        if trainer.current_epoch == self._deadly:
+            self.seen = scalars(self._folder)  # what is on the disk, before anything is closed
+            raise Kill
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Step and value of every point, by tag, without what depends on the clock."""
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("time/")]
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
+
+
+SCRIPT = [{"train/loss": 0.5, "train/rare": 1.0}, {"train/loss": 0.25}, {"train/loss": 0.125}]
+
+
+def test_a_kill_between_checkpoint_and_logging_loses_no_point_and_doubles_none(
+    np_tiny: object, tmp_path: Path
+) -> None:
+    """Lightning logs an iteration's scalars after its checkpoint."""
+
+    def fit(folder: Path, deadly: int, ckpt: Path | None = None, **more: int) -> SavesAndDies:
+        saver = SavesAndDies(folder, deadly)
+        callbacks = [StagedRollouts(np_tiny), TensorBoardLog(), saver]
+        trainer = staged_trainer(folder, callbacks, 3, [make_logger(folder, **more)], every=2)
+        with nullcontext() if deadly < 0 else pytest.raises(Kill):
+            trainer.fit(StagedModule(SCRIPT), datamodule=StagedData(np_tiny), ckpt_path=ckpt)
+        return saver
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    fit(whole, -1)
+    assert fit(killed, 1).seen["train/loss"] == [(1, 0.5), (2, 0.25)]
+    fit(killed, -1, killed / "last.ckpt", purge_step=3)
+    assert scalars(killed) == scalars(whole)
+    assert scalars(whole)["train/loss"] == [(1, 0.5), (2, 0.25), (3, 0.125)]
+    assert scalars(whole)["train/rare"] == [(1, 1.0)]  # an old value is no point of a later step
 
 
 def test_without_tensorboard_nothing_happens(np_tiny: object, tmp_path: Path) -> None:

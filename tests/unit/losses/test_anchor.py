@@ -76,6 +76,12 @@ def test_a_network_that_was_changed_is_refused(folder: Path, nats: float) -> Non
         RegressorLogZ(str(folder))
 
 
+def test_figures_that_overflowed_are_refused_by_what_is_to_blame(folder: Path) -> None:
+    rewrite(folder, figures={"bias": None})
+    with pytest.raises(ConfigError, match=r"overflowed when it was fitted for beta=15, .*lower algo.beta"):
+        RegressorLogZ(str(folder))
+
+
 def test_a_change_that_leaves_the_mean_is_refused_too(folder: Path) -> None:
     rewrite(folder, fingerprint=load_anchor(folder).regressor.fingerprint())
     RegressorLogZ(str(folder))

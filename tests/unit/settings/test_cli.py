@@ -146,6 +146,15 @@ def test_help_lists_groups_and_options(tree, capsys):
         assert word in text
 
 
+def test_help_shows_a_group_without_a_default(tree, capsys):
+    file = tree.folder / "train.yaml"
+    file.write_text(file.read_text().replace("- algo: dmpo ", "- algo: ??? "))
+    assert main(file, print, "How to use it", ["--help"]) == 0
+    assert "algo       [required] dmpo, grpo" in capsys.readouterr().out
+    assert main(file, print, "", ["--cfg", "job"]) == 2
+    assert "algo" in capsys.readouterr().err
+
+
 def test_cfg_prints_the_config_and_creates_nothing(tree, capsys, tmp_path):
     assert main(tree.folder / "train.yaml", print, "", ["--cfg", "job", "algo=grpo"]) == 0
     cfg = OmegaConf.create(capsys.readouterr().out)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from distmatch.settings.errors import ConfigError
-from distmatch.settings.manifest import MANIFEST, load_manifest, made_whole
+from distmatch.settings.manifest import MANIFEST, json_text, load_manifest, made_whole, numbers
 
 
 def make(place: Path, text: str = '{"by": 1}') -> None:
@@ -55,3 +56,12 @@ def test_a_damaged_manifest_is_named_with_the_way_out(tmp_path: Path, text: str)
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(ConfigError, match=r"manifest.json is damaged: .*Delete the folder"):
         load_manifest(tmp_path)
+
+
+def test_numbers_that_json_does_not_have_are_null_and_come_back_as_nan(tmp_path: Path) -> None:
+    content = {"a": math.inf, "b": {"c": (math.nan, 1.5)}, "d": -math.inf, "e": 2, "f": "nan"}
+    (tmp_path / MANIFEST).write_text(json_text(content))
+    found = load_manifest(tmp_path)
+    assert found == {"a": None, "b": {"c": [None, 1.5]}, "d": None, "e": 2, "f": "nan"}
+    back = numbers({"a": found["a"], "e": found["e"]})
+    assert math.isnan(back["a"]) and back["e"] == 2.0

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -148,3 +156,49 @@ class BrokenLoss(Loss):
 
     def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
         raise RuntimeError("broken on purpose")
+
+
+# ---- processes ---------------------------------------------------------------------------------------------
+
+ENDLESS = "entries={endless: {algo: custom, set: {_target_: tests.unit.study.test_lab_study.EndlessLoss}}}"
+
+
+class EndlessLoss(Loss):
+    """A loss that says which process it is in and never comes back."""
+
+    def forward(self, batch: RolloutBatch, policy: PolicyOutput) -> LossOutput:
+        os.write(1, f"worker {os.getpid()}\n".encode())  # a line at once, whatever the other worker writes
+        while True:
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command with two workers, both of them inside their cells."""
+    root = CONFIGS.parent
+    command = ["-m", "distmatch.study.lab_study", ENDLESS, "seeds=[0,1]", "jobs=2", f"out={tmp_path}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=root, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        said = (line.split() for line in process.stdout)
+        workers = list(islice((int(words[1]) for words in said if words[:1] == ["worker"]), 2))
+        try:
+            yield process
+        finally:
+            for pid in (process.pid, *workers):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_second_study_in_the_same_folder_is_refused(working: subprocess.Popen[str], tmp_path: Path) -> None:
+    before = (tmp_path / "settings.json").read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"out={tmp_path}: another process is using this folder"):
+        run(settings(tmp_path, "~entries", "+entries={grpo: {algo: grpo}}", "seeds=[7]"))
+    assert (tmp_path / "settings.json").read_text(encoding="utf-8") == before
+
+
+def test_workers_do_not_outlive_their_parent(working: subprocess.Popen[str], tmp_path: Path) -> None:
+    working.kill()
+    working.communicate(timeout=20)  # its output ends when all who inherited it have ended
+    assert results_folder(settings(tmp_path)) == tmp_path  # and nobody holds the folder
