@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Mapping
 
-from distmatch.batch import Prompt, Style
-from distmatch.tasks.base import Instance, Solution, Split, Task, Verdict
+from distmatch.tasks.base import Instance, Split, Task
+from distmatch.tasks.forwarding import ForwardingTask
 from distmatch.tasks.mixture import Mixture
 
 STREAM = 10**9
 """As in `distmatch.data.rollouts`: run seed s trains on instances s*STREAM, s*STREAM + 1, ..."""
 
 
-class Curriculum(Task):
+class Curriculum(ForwardingTask):
     """A mixture whose training prompts get harder.
 
     Prompt p of a run, counted from 0 whatever the run's seed, has the last level that starts at or before p:
@@ -33,7 +32,6 @@ class Curriculum(Task):
     """
 
     name = "curriculum"
-    levels = ()
 
     def __init__(
         self,
@@ -71,38 +69,6 @@ class Curriculum(Task):
         if instance.level not in self.stages:
             raise ValueError(f"level {instance.level!r} is not of this curriculum: {', '.join(self.stages)}")
         return self.stages[instance.level].problem(instance)
-
-    def reference(self, instance: Instance) -> Solution:
-        """The member's reference, memoised there."""
-        return self.problem(instance).reference(instance)
-
-    def render(self, instance: Instance, style: Style) -> Prompt:
-        """The question as the member asks it."""
-        return self.problem(instance).render(instance, style)
-
-    def verify(self, instance: Instance, completion: str) -> Verdict:
-        """The member's verdict."""
-        return self.problem(instance).verify(instance, completion)
-
-    def solve(self, instance: Instance) -> Solution:
-        """The member's heuristic."""
-        return self.problem(instance).solve(instance)
-
-    def solve_exact(self, instance: Instance) -> Solution:
-        """The member's exact solver."""
-        return self.problem(instance).solve_exact(instance)
-
-    def demonstrate(self, instance: Instance, rng: random.Random) -> str:
-        """The member's demonstration."""
-        return self.problem(instance).demonstrate(instance, rng)
-
-    def generate(self, rng: random.Random) -> Mapping[str, object]:
-        """Refused: problems are drawn by members."""
-        raise TypeError("a curriculum generates by its members: use instance(split, index)")
-
-    def format(self, answer: object) -> str:
-        """Refused: an answer alone does not say whose it is."""
-        raise TypeError("a curriculum formats by its members: use problem(instance).format(answer)")
 
 
 def _check_starts(starts: Mapping[str, int]) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from fractions import Fraction
 
-from distmatch.batch import Prompt, Style
-from distmatch.tasks.base import Instance, Solution, Split, Task, Verdict
+from distmatch.tasks.base import Instance, Split, Task
+from distmatch.tasks.forwarding import ForwardingTask
 
 LONGEST_CYCLE = 1000
 
 
-class Mixture(Task):
+class Mixture(ForwardingTask):
     """A weighted mixture of named tasks.
 
     Position t goes to the member that lags most behind its share, so any stretch of the stream holds every
@@ -32,7 +31,6 @@ class Mixture(Task):
     """
 
     name = "mixture"
-    levels = ()
 
     def __init__(
         self,
@@ -68,38 +66,6 @@ class Mixture(Task):
                 f"task {instance.task!r} is not a member of the mixture of {', '.join(self.tasks)}"
             )
         return self.tasks[instance.task]
-
-    def reference(self, instance: Instance) -> Solution:
-        """The member's reference, memoised there."""
-        return self.problem(instance).reference(instance)
-
-    def render(self, instance: Instance, style: Style) -> Prompt:
-        """The question as the member asks it."""
-        return self.problem(instance).render(instance, style)
-
-    def verify(self, instance: Instance, completion: str) -> Verdict:
-        """The member's verdict."""
-        return self.problem(instance).verify(instance, completion)
-
-    def solve(self, instance: Instance) -> Solution:
-        """The member's heuristic."""
-        return self.problem(instance).solve(instance)
-
-    def solve_exact(self, instance: Instance) -> Solution:
-        """The member's exact solver."""
-        return self.problem(instance).solve_exact(instance)
-
-    def demonstrate(self, instance: Instance, rng: random.Random) -> str:
-        """The member's demonstration."""
-        return self.problem(instance).demonstrate(instance, rng)
-
-    def generate(self, rng: random.Random) -> Mapping[str, object]:
-        """Refused: problems are drawn by members."""
-        raise TypeError("a mixture generates by its members: use instance(split, index)")
-
-    def format(self, answer: object) -> str:
-        """Refused: an answer alone does not say whose it is."""
-        raise TypeError("a mixture formats by its members: use problem(instance).format(answer)")
 
     def _assignment(self, index: int) -> tuple[Task, int]:
         if index < 0:

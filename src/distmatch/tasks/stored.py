@@ -6,14 +6,13 @@ start and checked record by record, so nothing is found out in the middle of a r
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from distmatch.batch import Prompt, Style
-from distmatch.tasks.base import SPLITS, Instance, Solution, Split, Task, Verdict
+from distmatch.tasks.base import SPLITS, Instance, Solution, Split, Task
+from distmatch.tasks.forwarding import ForwardingTask
 from distmatch.tasks.published import Line, np_engine_lines, npmm_lines, to_record
 from distmatch.tasks.records import BadRecord, Problems, Record, Row, from_line, from_row
 
@@ -22,7 +21,7 @@ OnBadRecord = Literal["stop", "skip"]
 SHOWN = 3  # bad records that a report quotes
 
 
-class StoredTask(Task):
+class StoredTask(ForwardingTask):
     """The instances of one or several files.
 
     A file serves the split that its records name, or the one that `path` gives it. Evaluation meets each
@@ -45,7 +44,6 @@ class StoredTask(Task):
     """
 
     name = "stored"
-    levels = ()
 
     def __init__(
         self,
@@ -188,34 +186,6 @@ class StoredTask(Task):
                 solution.answer, solution.value, solution.proved if stored is None else stored.proved
             )
         return stored
-
-    def render(self, instance: Instance, style: Style) -> Prompt:
-        """The question as the problem's class asks it."""
-        return self.problem(instance).render(instance, style)
-
-    def verify(self, instance: Instance, completion: str) -> Verdict:
-        """The verdict of the problem's class."""
-        return self.problem(instance).verify(instance, completion)
-
-    def solve(self, instance: Instance) -> Solution:
-        """The problem's heuristic."""
-        return self.problem(instance).solve(instance)
-
-    def solve_exact(self, instance: Instance) -> Solution:
-        """The problem's exact solver."""
-        return self.problem(instance).solve_exact(instance)
-
-    def demonstrate(self, instance: Instance, rng: random.Random) -> str:
-        """The problem's demonstration."""
-        return self.problem(instance).demonstrate(instance, rng)
-
-    def generate(self, rng: random.Random) -> Mapping[str, object]:
-        """Refused: the instances are in the files."""
-        raise TypeError("a stored task generates nothing: use instance(split, index)")
-
-    def format(self, answer: object) -> str:
-        """Refused: an answer alone does not say whose it is."""
-        raise TypeError("use problem(instance).format(answer)")
 
 
 def _file_of(path: Path) -> Path:

@@ -70,5 +70,5 @@ def test_foreign_instances_and_negative_positions_are_refused():
         Mixture({"tsp": TSP()}).verify(Knapsack().instance("train", 0), "Answer: [0]")
     with pytest.raises(ValueError, match="negative"):
         mixture().instance("train", -1)
-    with pytest.raises(TypeError, match="members"):
+    with pytest.raises(TypeError, match="mixture formats nothing"):
         mixture().format([0])

@@ -1,10 +1,8 @@
-import json
 import random
 
 import networkx as nx
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.feedback_vertex_set import LEVELS, FeedbackVertexSet
 from distmatch.tasks.np.graphs import neighbours
@@ -102,17 +100,8 @@ def test_the_heuristic_removes_nothing_in_vain():
             assert task.fault(drawn, [other for other in answer if other != node])
 
 
-def test_the_example_of_the_prompt_is_valid():
-    example = instance(json.loads(TASK.wording.example_question))
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance(TRIANGLES)) == ("feedback_vertex_set 6: 0-1, 0-2, 1-2, 2-3, 3-4, 3-5, 4-5")
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -139,14 +128,3 @@ def test_exact_equals_brute_force():
         assert TASK.solve_exact(drawn).value == min(mask.bit_count() for mask in valid)
         listed = [sum(1 << node for node in answer) for answer in TASK.feasible_answers(drawn)]
         assert sorted(listed) == valid
-
-
-def test_demonstrations_leave_something_to_learn():
-    rng = random.Random(0)
-    drawn = [TASK.instance("train", index) for index in range(100)]
-    verdicts = [TASK.verify(one, TASK.demonstrate(one, rng)) for one in drawn]
-    assert 0.7 < sum(verdict.feasible for verdict in verdicts) / 100 < 1
-    best = [
-        verdict.value == TASK.solve_exact(one).value for one, verdict in zip(drawn, verdicts, strict=True)
-    ]
-    assert 0.1 < sum(best) / 100 < 0.9

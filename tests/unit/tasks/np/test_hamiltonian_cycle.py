@@ -1,9 +1,7 @@
-import json
 import random
 
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.hamiltonian_cycle import LEVELS, HamiltonianCycle
 
@@ -60,17 +58,8 @@ def test_rotations_and_reversals_are_one_solution():
     assert TASK.key([0, 1, 2, 3, 0]) == "0-1-2-3"
 
 
-def test_the_example_of_the_prompt_is_valid():
-    example = instance(json.loads(TASK.wording.example_question))
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance(GRAPH)) == "hamiltonian 4: 0-1, 0-2, 1-2, 1-3, 2-3"
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 def test_graphs_without_cycles_have_no_answer():

@@ -1,10 +1,8 @@
 import itertools
 import json
-import random
 
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.maximum_independent_set import LEVELS, MaximumIndependentSet
 
@@ -63,12 +61,8 @@ def test_the_example_of_the_prompt_is_valid_and_the_rule_is_stated():
     assert "empty list is not valid" in TASK.render(example, "natural").text
 
 
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance(LISTS)) == "independent_set 5: 0-1, 0-2, 1-2, 2-3, 3-4"
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -101,14 +95,3 @@ def test_planted_vertices_do_not_sit_in_front():
         drawn = task.instance("train", index)
         positions += [node / (len(drawn.data) - 1) for node in task.solve(drawn).answer]
     assert abs(sum(positions) / len(positions) - 0.5) < 0.05
-
-
-def test_demonstrations_leave_something_to_learn():
-    rng = random.Random(0)
-    drawn = [TASK.instance("train", index) for index in range(100)]
-    verdicts = [TASK.verify(one, TASK.demonstrate(one, rng)) for one in drawn]
-    assert 0.7 < sum(verdict.feasible for verdict in verdicts) / 100 < 1
-    best = [
-        verdict.value == TASK.solve_exact(one).value for one, verdict in zip(drawn, verdicts, strict=True)
-    ]
-    assert 0.1 < sum(best) / 100 < 0.9

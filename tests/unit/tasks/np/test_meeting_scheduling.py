@@ -1,10 +1,7 @@
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.rewards import NPPaper, score
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.meeting_scheduling import LEVELS, MeetingScheduling
@@ -118,22 +115,11 @@ def test_just_the_enumerated_answers_are_valid(index, rows):
     assert verdict.feasible == (TASK.key(rows) in KNOWN[index])
 
 
-def test_the_example_of_the_prompt_is_valid():
-    example = instance(json.loads(TASK.wording.example_question))
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert (
         TASK.compact(instance())
         == "meeting [0 4, 1 1, 2 2]: 0 60 a b, 1 60 b c: a 540/720, b 540/620 620/720, c 540/660"
     )
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index))
-        for mark in ",:[]":
-            prompt = prompt.replace(mark, " ")
-        assert words.issuperset(prompt.split()) and len(prompt.split()) <= 58
 
 
 def test_exact_equals_enumeration_and_is_never_beaten():

@@ -1,8 +1,5 @@
-import json
-
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.rewards import NPGated, NPPaper, score
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.set_cover import LEVELS, SetCover
@@ -87,17 +84,8 @@ def test_the_order_of_subsets_is_no_difference():
     assert TASK.key([3, 0]) == TASK.key([0, 3]) == "0,3"
 
 
-def test_the_example_of_the_prompt_is_valid():
-    example = instance(json.loads(TASK.wording.example_question))
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance()) == "set_cover 6: 0 a b c, 1 c d, 2 a e, 3 d e f, 4 b c f"
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 def test_exact_equals_enumeration_and_is_never_beaten():

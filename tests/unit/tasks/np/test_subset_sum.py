@@ -1,8 +1,5 @@
-import json
-
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.subset_sum import LEVELS, SubsetSum
 
@@ -67,18 +64,8 @@ def test_the_solver_refuses_what_it_cannot_prove(numbers, target, message):
         TASK.solve_exact(instance(numbers, target))
 
 
-def test_the_example_of_the_prompt_is_valid():
-    data = json.loads(TASK.wording.example_question)
-    example = Instance("subset_sum", "tiny", "train", 0, 0, data)
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance()) == "subset_sum 10: 0 2, 1 3, 2 7, 3 8, 4 5"
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 @pytest.mark.parametrize("level", LEVELS)

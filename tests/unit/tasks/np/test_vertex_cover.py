@@ -1,9 +1,5 @@
-import json
-import random
-
 import pytest
 
-from distmatch.modules.tiny import vocabulary
 from distmatch.tasks.base import Instance
 from distmatch.tasks.np.maximum_independent_set import MaximumIndependentSet
 from distmatch.tasks.np.vertex_cover import LEVELS, VertexCover
@@ -54,17 +50,8 @@ def test_the_reference_is_the_published_two_approximation():
     assert TASK.solve_exact(instance({"0": [1], "1": [0]})).value == 1
 
 
-def test_the_example_of_the_prompt_is_valid():
-    example = instance(json.loads(TASK.wording.example_question))
-    assert TASK.verify(example, f"Answer: {TASK.wording.example_answer}").feasible
-
-
-def test_compact_prompts_are_short_and_use_known_words():
-    words = set(vocabulary())
+def test_the_compact_prompt_by_hand():
     assert TASK.compact(instance(LISTS)) == "vertex_cover 5: 0-1, 0-2, 1-2, 2-3, 3-4"
-    for index in range(60):
-        prompt = TASK.compact(TASK.instance("train", index)).replace(",", "").replace(":", "").split()
-        assert words.issuperset(prompt) and len(prompt) <= 60
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -88,14 +75,3 @@ def test_exact_equals_brute_force():
         assert TASK.solve_exact(drawn).value == min(mask.bit_count() for mask in covers)
         listed = [sum(1 << node for node in answer) for answer in TASK.feasible_answers(drawn)]
         assert sorted(listed) == covers
-
-
-def test_demonstrations_leave_something_to_learn():
-    rng = random.Random(0)
-    drawn = [TASK.instance("train", index) for index in range(100)]
-    verdicts = [TASK.verify(one, TASK.demonstrate(one, rng)) for one in drawn]
-    assert 0.7 < sum(verdict.feasible for verdict in verdicts) / 100 < 1
-    best = [
-        verdict.value == TASK.solve_exact(one).value for one, verdict in zip(drawn, verdicts, strict=True)
-    ]
-    assert 0.1 < sum(best) / 100 < 0.9
