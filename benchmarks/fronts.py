@@ -6,7 +6,9 @@ Every method is run at six temperatures on three landscapes with the same refere
 samples; methods, temperatures, landscapes and seeds are the constants below, fixed before the runs. A front
 says how many different best strings 64 samples hold at an expected reward of at least r. A method's *gain* is
 the mean over r in `REWARDS` of its front minus the upper envelope of the fronts of `PUBLISHED`, paired by
-landscape and seed; the 95 % interval over seeds is Student's. Goes on where it was stopped.
+landscape and seed; the 95 % interval over seeds is Student's. `TILTED` is no method but the exact tilted
+reference at any inverse temperature, where balance losses arrive if nothing is lost in training; a second
+table has the gains over its front. Goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from benchmarks.runs import write_json
 from distmatch.settings.compose import Catalogue, compose
 from distmatch.study.comparison.report import markdown
 from distmatch.study.comparison.style import QUIET, SETTINGS, START, colours, save
+from distmatch.study.exact import exact_target, measure
 from distmatch.study.lab_study import Cell, Finished, computed, make_cells, read_finished
+from distmatch.study.language import Landscape
+from distmatch.study.tabular import TabularPolicy
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SEEDS = tuple(range(100, 110))  # five before the first run, five more when their interval proved too wide
@@ -54,6 +60,8 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any], str, Sequence[float]]] = {
     "levelled 1": ("levelled_balance", {"level": 1.0}, "beta", (0.5, 1.0, 1.5, 2.5, 4.0, 8.0)),
 }
 PUBLISHED = ("trajectory_balance", "vargrad", "flowrl")
+TILTED = "tilted reference"
+TILTS = np.linspace(0, 40, 401)
 REWARDS = np.linspace(0.5, 0.98, 49)
 
 
@@ -104,6 +112,19 @@ def front(rewards: np.ndarray, coverage: np.ndarray, wanted: np.ndarray) -> np.n
     return np.where(rewards[..., None] >= wanted, coverage[..., None], 0.0).max(axis=0)
 
 
+def tilted(cells: Sequence[Cell]) -> dict[int, np.ndarray]:
+    """From seed to reward and coverage of the exact tilted reference at every one of `TILTS`, (T, 2)."""
+    found = {}
+    for cell in {cell.seed: cell for cell in cells}.values():
+        landscape = Landscape.of(instantiate(cell.task))
+        log_ref = TabularPolicy.of(landscape, cell.knobs["reference_scale"], cell.seed).logprobs().detach()
+        measured = [
+            measure(exact_target(log_ref, landscape.rewards, b), log_ref, landscape, b) for b in TILTS
+        ]
+        found[cell.seed] = np.array([[figures["reward"], figures["modes"]] for figures in measured])
+    return found
+
+
 def fronts(finished: Sequence[Finished]) -> dict[str, dict[int, np.ndarray]]:
     """From method and seed to its front."""
     places: dict[str, dict[int, list[tuple[float, float]]]] = {}
@@ -117,9 +138,11 @@ def fronts(finished: Sequence[Finished]) -> dict[str, dict[int, np.ndarray]]:
     }
 
 
-def gains(found: Mapping[str, dict[int, np.ndarray]]) -> dict[str, dict[int, float]]:
-    """From method and seed to its mean gain over the envelope of the published methods."""
-    envelope = {seed: np.max([found[m][seed] for m in PUBLISHED], axis=0) for seed in SEEDS}
+def gains(
+    found: Mapping[str, dict[int, np.ndarray]], over: Sequence[str] = PUBLISHED
+) -> dict[str, dict[int, float]]:
+    """From method and seed to its mean gain over the envelope of some methods."""
+    envelope = {seed: np.max([found[m][seed] for m in over], axis=0) for seed in SEEDS}
     return {m: {s: float(np.mean(found[m][s] - envelope[s])) for s in SEEDS} for m in found}
 
 
@@ -128,6 +151,18 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     middle = mean(values)
     half = T_975 * stdev(values) / len(values) ** 0.5
     return middle, middle - half, middle + half
+
+
+def table(
+    by_landscape: Mapping[str, dict[str, dict[int, float]]],
+) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """From method and landscape, or `all` of them together, to the gain with its interval."""
+    found = {}
+    for method in (*METHODS, TILTED):
+        found[method] = {name: interval([by[method][s] for s in SEEDS]) for name, by in by_landscape.items()}
+        pooled = [mean(by[method][s] for by in by_landscape.values()) for s in SEEDS]
+        found[method]["all"] = interval(pooled)
+    return found
 
 
 def points(finished: Sequence[Finished]) -> dict[str, list[tuple[float, float]]]:
@@ -158,13 +193,13 @@ def draw(
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(2.0 + 4.2 * len(panels), 4.4), dpi=150, layout="constrained")
         row = figure.subplots(1, len(panels), squeeze=False)[0]
-        palette = colours(list(next(iter(panels.values()))))
+        palette = {**colours([m for m in next(iter(panels.values())) if m != TILTED]), TILTED: START}
         for axes, (title, methods) in zip(row, panels.items(), strict=True):
             for method, places in methods.items():
-                style = "--" if method in PUBLISHED else "-"
-                axes.plot(
-                    *zip(*places, strict=True), style, marker="o", ms=4, color=palette[method], label=method
-                )
+                style = {"ls": "--" if method in PUBLISHED else "-", "marker": "o", "ms": 4}
+                if method == TILTED:
+                    style = {"ls": ":", "lw": 1.2, "zorder": 1}
+                axes.plot(*zip(*places, strict=True), color=palette[method], label=method, **style)
             for name, x, y in marks.get(title, ()):
                 axes.plot(x, y, "D", ms=5, color=START)
                 axes.annotate(name, (x, y), (0, 6), textcoords="offset points", ha="center", color=QUIET)
@@ -182,17 +217,25 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2000)
     arguments = parser.parse_args()
     found = run_all(arguments.out, arguments.jobs, arguments.iterations)
-    by_landscape = {name: gains(fronts(finished)) for name, finished in found.items()}
-    lines, record = [], {}
-    for method in METHODS:
-        cells = {name: interval([by[method][s] for s in SEEDS]) for name, by in by_landscape.items()}
-        pooled = [mean(by[method][s] for by in by_landscape.values()) for s in SEEDS]
-        cells["all"] = interval(pooled)
-        record[method] = cells
-        lines.append([method, *(f"{m:+.2f} [{low:+.2f}, {high:+.2f}]" for m, low, high in cells.values())])
-    print(markdown(["gain in best strings", *LANDSCAPES, "all"], lines))
-    write_json(arguments.out / "fronts.json", {"seeds": list(SEEDS), "gain": record})
-    panels = {name.replace("_", " "): points(finished) for name, finished in found.items()}
+    exact = {name: tilted(cells_of(name, overrides, 1)) for name, overrides in LANDSCAPES.items()}
+    by_landscape = {
+        name: {**fronts(finished), TILTED: {seed: front(*p.T, REWARDS) for seed, p in exact[name].items()}}
+        for name, finished in found.items()
+    }
+    record = {"seeds": list(SEEDS)}
+    for title, over in (("over the published methods", PUBLISHED), (f"over the {TILTED}", (TILTED,))):
+        record[title] = table({name: gains(methods, over) for name, methods in by_landscape.items()})
+        rows = [
+            [method, *(f"{m:+.2f} [{low:+.2f}, {high:+.2f}]" for m, low, high in cells.values())]
+            for method, cells in record[title].items()
+            if (method,) != over
+        ]
+        print(markdown([f"gain {title}", *LANDSCAPES, "all"], rows), end="\n\n")
+    write_json(arguments.out / "fronts.json", record)
+    panels = {
+        name.replace("_", " "): {**points(finished), TILTED: np.mean(list(exact[name].values()), axis=0)}
+        for name, finished in found.items()
+    }
     draw(panels, {}, ("expected reward", "best strings in 64 samples"), arguments.out / "fronts.png")
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hydra.utils import instantiate
 
 from benchmarks import answers, fronts, fronts_np, run_seeds
 from benchmarks import reads_the_instance as reads
@@ -22,6 +23,8 @@ from distmatch.study.comparison.existing import differing, settings
 from distmatch.study.comparison.plan import make_plan
 from distmatch.study.comparison.report import number
 from distmatch.study.comparison.request import read_request
+from distmatch.study.language import Landscape
+from distmatch.study.tabular import TabularPolicy
 from distmatch.tasks.mixture import Mixture
 from distmatch.tasks.np.graph_coloring import GraphColoring
 from distmatch.tasks.np.knapsack import Knapsack
@@ -187,6 +190,22 @@ def test_gains_are_over_the_best_published_front_of_the_same_seed(monkeypatch: p
     gains = fronts.gains(found)
     assert gains["new"] == {1: 1.0, 2: 1.0}  # envelopes (2, 2) and (3, 1)
     assert gains["vargrad"] == {1: -0.5, 2: -1.0}
+
+
+def test_the_tilted_reference_runs_from_the_reference_to_its_best_strings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fronts, "SEEDS", (1,))
+    monkeypatch.setattr(fronts, "METHODS", {"vargrad": fronts.METHODS["vargrad"]})
+    cells = fronts.cells_of("equal_modes", (), iterations=3)
+    (path,) = fronts.tilted(cells).values()
+    landscape = Landscape.of(instantiate(cells[0].task))
+    reference = TabularPolicy.of(landscape, cells[0].knobs["reference_scale"], 1).logprobs().exp().detach()
+    odds = reference[landscape.best] / reference[landscape.best].sum()
+    assert path[0, 0] == pytest.approx(float(reference @ landscape.rewards))
+    assert path[0, 1] == pytest.approx(float((1 - (1 - reference[landscape.best]) ** 64).sum()))
+    assert path[-1] == pytest.approx([1.0, float((1 - (1 - odds) ** 64).sum())], abs=1e-3)
+    assert (np.diff(path[:, 0]) > 0).all()
 
 
 def test_the_interval_of_ten_seeds_is_students() -> None:
