@@ -181,6 +181,7 @@ def draw(
     marks: Mapping[str, Sequence[tuple[str, float, float]]],
     axis_labels: tuple[str, str],
     file: Path,
+    limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> None:
     """Draw fronts.
 
@@ -189,6 +190,7 @@ def draw(
         marks: By title: single points with their names.
         axis_labels: Of reward and of coverage.
         file: The PNG.
+        limits: What is shown of reward and coverage, as `xlim` and `ylim`; None: everything.
     """
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(2.0 + 4.2 * len(panels), 4.4), dpi=150, layout="constrained")
@@ -203,7 +205,8 @@ def draw(
             for name, x, y in marks.get(title, ()):
                 axes.plot(x, y, "D", ms=5, color=START)
                 axes.annotate(name, (x, y), (0, 6), textcoords="offset points", ha="center", color=QUIET)
-            axes.set(title=title, xlabel=axis_labels[0], ylabel=axis_labels[1] if axes is row[0] else "")
+            axes.set(title=title, xlabel=axis_labels[0], **(limits or {}))
+        row[0].set_ylabel(axis_labels[1])
         figure.legend(*row[0].get_legend_handles_labels(), loc="outside right center", handlelength=2.2)
         save(figure, file)
 

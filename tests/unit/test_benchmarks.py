@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,10 +18,12 @@ from distmatch.modules.language_model import LanguageModel
 from distmatch.sampling.base import SamplingParams
 from distmatch.sampling.hf import HFSampler
 from distmatch.settings.compose import Catalogue
+from distmatch.study.comparison.evaluation import Record, write_records
 from distmatch.study.comparison.existing import differing, settings
 from distmatch.study.comparison.plan import make_plan
 from distmatch.study.comparison.report import number
 from distmatch.study.comparison.request import read_request
+from distmatch.study.comparison.statistics import figure_names
 from distmatch.study.language import Landscape
 from distmatch.study.tabular import TabularPolicy
 from distmatch.tasks.mixture import Mixture
@@ -236,15 +237,36 @@ def test_every_variant_of_the_fronts_on_np_tiny_composes() -> None:
 
 def test_gains_on_np_tiny_are_paired_in_every_resample() -> None:
     quality = np.array([0.81, 0.72, 0.60])  # the sample and two resamples
-    arms = []
+    found = {}
     for method, (*_, values) in fronts_np.METHODS.items():
         for place, value in enumerate(values):
             distinct = np.array([8.0, 9.0, 10.0]) - place + (method == "levelled 1")
-            columns = np.column_stack([quality, distinct])
-            arms.append(SimpleNamespace(label=f"{method} @ {value:.4g}", replicates=columns))
-    results = SimpleNamespace(arms=arms, column=["quality_ratio", "distinct@32"].index)
-    found = fronts_np.gains(results)
-    assert found["levelled 1"].value == pytest.approx(1.0)  # one more at every quality
+            found[f"{method} @ {value:.4g}"] = np.column_stack([quality, distinct, np.ones(3)])
+    gained = fronts_np.gains(found, 1)
+    assert gained["levelled 1"].value == pytest.approx(1.0)  # one more at every quality
     # Where no point reaches a quality, nobody gains: 7 of 15 qualities up to 0.72, none up to 0.60.
-    assert found["levelled 1"].low == pytest.approx(0.025 * 7 / 15)
-    assert [found[m].value for m in ("vargrad", "levelled 0.5")] == [0.0, 0.0]
+    assert gained["levelled 1"].low == pytest.approx(0.025 * 7 / 15)
+    assert [gained[m].value for m in ("vargrad", "levelled 0.5")] == [0.0, 0.0]
+    assert {gain.value for gain in fronts_np.gains(found, 2).values()} == {0.0}
+
+
+def test_good_solutions_are_counted_by_their_quality(tmp_path: Path) -> None:
+    qualities = [0.95, 0.95, 0.9, 0.5, 0.0] + [0.0] * 27
+    keys = ["a", "a", "b", "c", None] + [None] * 27
+    record = Record(
+        "i",
+        0,
+        "tsp",
+        "planning",
+        0,
+        [q > 0 for q in qualities],
+        qualities,
+        keys,
+        qualities,
+        [1] * 32,
+        [False] * 32,
+    )
+    write_records(tmp_path / "evaluation.jsonl", [record])
+    numerators, denominators = fronts_np._good(tmp_path / "evaluation.jsonl")
+    column = figure_names(32).index("distinct@32")
+    assert (numerators / denominators)[0, column] == 2
