@@ -56,7 +56,7 @@ METHODS: Mapping[str, tuple[Sequence[str], str, Sequence[float]]] = {
         "algo.temperature",
         (0.5, 0.33, 0.25, 0.167, 0.1, 0.0667),
     ),
-    "levelled 0.5": (("algo=levelled_balance", SMALL), "algo.beta", BETAS),
+    "levelled 0.5": (("algo=levelled_balance", SMALL, "algo.level=0.5"), "algo.beta", BETAS),
     "levelled 1": (("algo=levelled_balance", SMALL, "algo.level=1"), "algo.beta", BETAS),
 }
 REFERENCE = "grpo"
