@@ -77,14 +77,13 @@ def cells_of(landscape: str, overrides: Sequence[str], iterations: int) -> list[
     return make_cells(cfg)
 
 
-def run_all(out: Path, jobs: int, iterations: int) -> dict[str, list[Finished]]:
-    """The results of every landscape, computed or read."""
+def run_all(out: Path, jobs: int, asked: Mapping[str, Sequence[Cell]]) -> dict[str, list[Finished]]:
+    """The results of every landscape's cells, computed or read."""
     found = {}
-    for name, overrides in LANDSCAPES.items():
+    for name, cells in asked.items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         done = {(f.entry, f.seed): f for f in read_finished(folder)}
-        cells = cells_of(name, overrides, iterations)
         missing = [cell for cell in cells if (cell.entry, cell.seed) not in done]
         print(f"{name}: {len(missing)} of {len(cells)} cells to do", flush=True)
         with (folder / "trajectories.jsonl").open("a", encoding="utf-8") as log:
@@ -219,8 +218,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=2000)
     arguments = parser.parse_args()
-    found = run_all(arguments.out, arguments.jobs, arguments.iterations)
-    exact = {name: tilted(cells_of(name, overrides, 1)) for name, overrides in LANDSCAPES.items()}
+    asked = {name: cells_of(name, overrides, arguments.iterations) for name, overrides in LANDSCAPES.items()}
+    found = run_all(arguments.out, arguments.jobs, asked)
+    exact = {name: tilted(cells) for name, cells in asked.items()}
     by_landscape = {
         name: {**fronts(finished), TILTED: {seed: front(*p.T, REWARDS) for seed, p in exact[name].items()}}
         for name, finished in found.items()

@@ -137,10 +137,12 @@ class LanguageModel(nn.Module):
     def weights_hash(self) -> str:
         """Hex digest of all parameters; of a LoRA model whose adapter changes nothing yet, that of its base.
 
-        A new adapter has random numbers in A and zeros in B: it is another one in every process.
+        A new adapter has random numbers in A and zeros in B: it is another one in every process. Adapters of
+        another form, as of embeddings, always count.
         """
         named = list(self.named_parameters())
-        if self.adapted and not any(bool(p.any()) for name, p in named if "lora_B" in name):
+        adapter = [(name, p) for name, p in named if "lora_" in name]
+        if adapter and all(".lora_A." in n or (".lora_B." in n and not bool(p.any())) for n, p in adapter):
             base = [(name, p) for name, p in named if "lora_" not in name]
             # PEFT puts two words into the names of the base's weights.
             named = [(n.replace("base_model.model.", "").replace(".base_layer.", "."), p) for n, p in base]

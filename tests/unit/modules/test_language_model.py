@@ -159,6 +159,16 @@ def test_a_new_adapter_is_not_in_the_hash_and_a_trained_one_is(
     assert adapted.weights_hash() != before
 
 
+def test_an_adapter_of_the_embedding_counts_once_it_acts(small_policy: LanguageModel, tmp_path: Path) -> None:
+    """There A begins with zeros and B with random numbers, under names of their own."""
+    small_policy.save(tmp_path)
+    lora = {"r": 4, "target_modules": ["embed_tokens"]}
+    model = load_language_model(str(tmp_path), "compact", lora=lora)
+    with torch.no_grad():
+        next(p for name, p in model.trainable().items() if "lora_embedding_A" in name).add_(1.0)
+    assert model.weights_hash() != small_policy.weights_hash()
+
+
 def test_a_frozen_copy_keeps_the_weights_of_its_moment(small_policy: LanguageModel) -> None:
     reference = small_policy.frozen_copy()
     before = reference.weights_hash()
